@@ -1,0 +1,276 @@
+"""What crosses the frontier port: candidates in, leases out, results in. Values only; the wire format is field order.
+
+Every result names a `LeaseKey`. A key that no longer matches the row is answered with `STALE` and changes nothing.
+All times are the store's clock in milliseconds; callers hand over durations, never absolute times of their own.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+from amble.domain.attempt import Lease, LeaseKey, RobotsState
+from amble.domain.fetched import BodyRef, Fetched
+from amble.domain.manifest import CursorAdvance, ManifestKey
+
+
+class Applied(IntEnum):
+    """The answer to a guarded mutation."""
+
+    APPLIED = 1
+    STALE = 0
+
+
+class Candidate(Struct, frozen=True, array_like=True):
+    """One URL that passed the URL gate and asks to be remembered.
+
+    `origin` is the origin key ("https://example.org", port only where not default), `path` begins with "/".
+    `priority` is a class 0..7, 0 first (see priority.py). `parent` is the url_id of the page it was found on (0: none).
+    """
+
+    origin: str
+    path: str
+    kind: int
+    priority: int
+    depth: int
+    hops: int
+    edge: int
+    parent: int
+
+
+class Verdict(IntEnum):
+    """What admission did with one candidate, in the order of the batch."""
+
+    ALREADY_KNOWN = 0
+    ADMITTED = 1
+    OVER_BUDGET = 2
+
+
+class AdmitBatch(Struct, frozen=True, array_like=True):
+    """Candidates and, where they come from a manifest, the cursor move that belongs to the same commit.
+
+    `rejected` counts what the URL gate refused (reason -> count); `samples` are (url, reason, detail) for `why`.
+    `known` is the number of links that the recent-identity cache recognised: they only count.
+    """
+
+    candidates: list[Candidate]
+    cursor: CursorAdvance | None = None
+    rejected: dict[str, int] = {}
+    samples: list[tuple[str, str, str]] = []
+    known: int = 0
+    policy_version: int = 1
+
+
+class AdmitReport(Struct, frozen=True, array_like=True):
+    """One `Verdict` per candidate; `applied` is STALE when the cursor was not where the batch believed it."""
+
+    applied: int
+    verdicts: bytes
+
+
+class LeaseAsk(Struct, frozen=True, array_like=True):
+    """Ask for up to `count` leases under `epoch`.
+
+    `ttl_ms`: how long a lease may live until it is reserved. `pages_max`: crawl budget of page fetches in all, None
+    without bound; pages in flight count. `robots_obey` False skips the robots-first rule.
+    """
+
+    epoch: int
+    worker: int
+    count: int
+    ttl_ms: int
+    pages_max: int | None = None
+    robots_obey: bool = True
+
+
+class LeaseReply(Struct, frozen=True, array_like=True):
+    """Leases, and what to wait for when there are fewer than asked.
+
+    `now_ms` is the store's clock. `next_wake_ms`: when the next origin becomes due (None: none is waiting for time).
+    `queued`/`in_flight`/`open_manifests` are totals of the frontier; `budget_spent` says that only the page budget binds.
+    `fenced` True: the epoch is not current, nothing may be leased.
+    """
+
+    leases: list[Lease]
+    now_ms: int
+    next_wake_ms: int | None
+    queued: int
+    in_flight: int
+    open_manifests: int
+    pages: int
+    budget_spent: bool = False
+    fenced: bool = False
+
+
+class ReserveAsk(Struct, frozen=True, array_like=True):
+    """The gate's last step: reserve a start and an active slot at `origin` for the holder of `key`.
+
+    `origin` differs from the lease's own only for a robots hop; a slot already held by this lease elsewhere is given
+    back in the same commit. `delay_ms` is the effective delay that the next start must keep from this one.
+    `hold_ms`: the longest time the request can last; the slot and the lease are held at least that long.
+    `robots_version`: of the decision that allowed this start (-1: none needed).
+    """
+
+    key: LeaseKey
+    epoch: int
+    origin: str
+    delay_ms: int
+    hold_ms: int
+    robots_version: int
+    active_max: int
+
+
+class ReserveOutcome(IntEnum):
+    """Granted, or why not. Only GRANTED spends anything."""
+
+    GRANTED = 0
+    STALE = 1
+    FENCED = 2
+    NOT_YET = 3
+    NO_SLOT = 4
+    PAUSED = 5
+    ROBOTS_CHANGED = 6
+
+
+class ReserveReply(Struct, frozen=True, array_like=True):
+    """`until_ms`: for GRANTED the deadline of the slot; for NOT_YET and PAUSED when to ask again (0: unknown)."""
+
+    outcome: int
+    until_ms: int
+    now_ms: int
+    origin_id: int
+
+
+class OriginEffect(Struct, frozen=True, array_like=True):
+    """What one finished request teaches the ledger of its origin.
+
+    `delay_ms`: effective delay between starts seen from the start of this request (0: keep). `rest_ms`: no start for
+    that long from now (Retry-After, backoff). `backoff_level`: the new level.
+    """
+
+    duration_ms: int
+    delay_ms: int
+    rest_ms: int
+    backoff_level: int
+
+
+class RecordFetched(Struct, frozen=True, array_like=True):
+    """LEASED to FETCHED; the slot is released. `parse_hold_ms`: how long the same token may hold it for parsing."""
+
+    key: LeaseKey
+    fetched: Fetched
+    effect: OriginEffect
+    parse_hold_ms: int
+
+
+class RecordFailed(Struct, frozen=True, array_like=True):
+    """A failed try: to the retry lane (`retry_ms` from now) or, with None, FAILED. The slot is released.
+
+    `fetched` is given where the network answered something worth a fetch record (5xx, 429, a partial body).
+    `robots` is given when a robots URL has run out of tries: the origin's decision, and the row is queued again at
+    its expiry instead of FAILED.
+    """
+
+    key: LeaseKey
+    category: str
+    detail: str
+    retry_ms: int | None
+    fetched: Fetched | None
+    effect: OriginEffect | None
+    robots: RobotsState | None = None
+    robots_ttl_ms: int = 0
+
+
+class PutBack(Struct, frozen=True, array_like=True):
+    """LEASED to PENDING without costing a try. `delay_ms`: not due before that much later. `rest_ms`: as OriginEffect."""
+
+    key: LeaseKey
+    reason: str
+    detail: str
+    delay_ms: int
+    rest_ms: int = 0
+
+
+class Exclude(Struct, frozen=True, array_like=True):
+    """LEASED to EXCLUDED for this crawl generation, with the reason that `why` prints."""
+
+    key: LeaseKey
+    reason: str
+    detail: str
+    policy_version: int
+
+
+class RecordParsed(Struct, frozen=True, array_like=True):
+    """FETCHED to PARSED: the manifest is durable in the archive at `ref` and has `links` links."""
+
+    key: LeaseKey
+    extraction_generation: int
+    ref: BodyRef
+    links: int
+    content_kind: str
+    text_ref: BodyRef | None = None
+    title: str = ""
+
+
+class Complete(Struct, frozen=True, array_like=True):
+    """PARSED to COMPLETE; the cursor opens and the lease ends.
+
+    `publish`: hand the document to sinks (index allowed, canonical, has text). `revisit_ms`: due again that much
+    later as priority class `revisit_priority` (None: not revisited). `robots`: for a robots URL, the new decision of
+    its origin; it expires `robots_ttl_ms` from now.
+    """
+
+    key: LeaseKey
+    extraction_generation: int
+    publish: bool
+    canonical: str = ""
+    directives: int = 0
+    fingerprint: int = 0
+    revisit_ms: int | None = None
+    revisit_priority: int = 7
+    robots: RobotsState | None = None
+    robots_ttl_ms: int = 0
+    withheld: str = ""  # why not published, when publish is False
+
+
+class ParseStrike(Struct, frozen=True, array_like=True):
+    """A parse failed. With `final` the URL becomes FAILED (parse_failed), else it stays FETCHED with one strike more."""
+
+    key: LeaseKey
+    detail: str
+    final: bool
+
+
+class Resumable(Struct, frozen=True, array_like=True):
+    """A FETCHED row of an earlier life, under a fresh token: parse it again from the archive, do not fetch it."""
+
+    lease: Lease
+    fetched: Fetched
+    strikes: int
+
+
+class OpenManifest(Struct, frozen=True, array_like=True):
+    """A manifest whose links are not all consumed: discovery continues at `cursor`."""
+
+    manifest: ManifestKey
+    ref: BodyRef
+    cursor: int
+    total: int
+    depth: int
+    hops: int
+    origin: str
+    path: str
+
+
+class Takeover(Struct, frozen=True, array_like=True):
+    """What a new owner finds: its epoch, and the work that an earlier life left in flight.
+
+    LEASED rows have become PENDING again (`lapsed` of them), their slots are free: the old owner is known stopped.
+    """
+
+    epoch: int
+    lapsed: int
+    resumables: list[Resumable]
+    open_manifests: list[OpenManifest]
+    now_ms: int

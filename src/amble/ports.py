@@ -1,0 +1,402 @@
+"""Every socket in the wall, one page: what the stages want from the world, in the domain's words.
+
+A port states its promise; one contract suite per port holds every adapter to it (tests/contract).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from amble.domain.attempt import OriginId
+from amble.domain.decision import Category
+from amble.domain.fetched import BodyRef, Timings
+from amble.domain.frontier import (
+    AdmitBatch,
+    AdmitReport,
+    Applied,
+    Complete,
+    Exclude,
+    LeaseAsk,
+    LeaseReply,
+    ParseStrike,
+    PutBack,
+    RecordFailed,
+    RecordFetched,
+    RecordParsed,
+    ReserveAsk,
+    ReserveReply,
+    Takeover,
+)
+from amble.domain.manifest import ParseManifest
+from amble.domain.policy import FetchLimits
+
+
+class Clock(Protocol):
+    """Time of this process: a monotonic count for durations, the wall for dates that people read."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary start; never goes back."""
+        ...
+
+    def wall_s(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class Entropy(Protocol):
+    """Randomness: jitter and record ids."""
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+    def token(self, count: int) -> bytes:
+        """`count` unpredictable bytes."""
+        ...
+
+
+class Frontier(Protocol):
+    """The durable record of every known URL. Each call is durable when it returns; calls made together share a commit.
+
+    Calls are applied in the order in which they were made. Raises StoreUnavailable when nothing was changed and the
+    same call may be made again. A repeated call with the same key is harmless.
+    """
+
+    async def take_over(self, owner: str) -> Takeover:
+        """Become the owner: a new epoch, leases of earlier owners lapse, what they fetched is handed over."""
+        ...
+
+    async def admit(self, batch: AdmitBatch) -> AdmitReport:
+        """Insert unknown candidates as queued URLs, advance the cursor, count the rest; one commit."""
+        ...
+
+    async def lease(self, ask: LeaseAsk) -> LeaseReply:
+        """PENDING to LEASED for the best due URL of each due origin, robots first where the decision has expired."""
+        ...
+
+    async def reserve(self, ask: ReserveAsk) -> ReserveReply:
+        """Reserve the next start and an active slot of an origin under the epoch. Refusal spends nothing."""
+        ...
+
+    async def put_back(self, item: PutBack) -> Applied:
+        """LEASED to PENDING; no try is counted, the slot is free."""
+        ...
+
+    async def exclude(self, item: Exclude) -> Applied:
+        """LEASED to EXCLUDED with a reason."""
+        ...
+
+    async def record_fetched(self, item: RecordFetched) -> Applied:
+        """LEASED to FETCHED; the slot is free; a fetch record is written."""
+        ...
+
+    async def record_failed(self, item: RecordFailed) -> Applied:
+        """LEASED to the retry lane or FAILED; the slot is free."""
+        ...
+
+    async def record_parsed(self, item: RecordParsed) -> Applied:
+        """FETCHED to PARSED; the manifest row is written with its cursor at 0."""
+        ...
+
+    async def complete(self, item: Complete) -> Applied:
+        """PARSED to COMPLETE; publication, directives, robots decision and next due time in one commit."""
+        ...
+
+    async def parse_strike(self, item: ParseStrike) -> Applied:
+        """FETCHED with one strike more, or FAILED."""
+        ...
+
+    async def find_body(self, digest: bytes) -> BodyRef | None:
+        """Where bytes with this sha256 are already stored by a committed fetch."""
+        ...
+
+    async def expire(self, limit: int) -> int:
+        """Return up to `limit` lapsed leases to PENDING and free their slots; how many there were."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted, checkpoint, and let go of the file."""
+        ...
+
+
+class ReplayableBody(Protocol):
+    """The bytes of one answer, readable many times: in memory when small, in a temporary file when large."""
+
+    @property
+    def length(self) -> int:
+        """Bytes in all."""
+        ...
+
+    @property
+    def digest(self) -> bytes:
+        """sha256 of the bytes."""
+        ...
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes from the start, in pieces of at most 64 KiB (one piece if in memory)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the temporary file, if any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """The egress gate's permission to start one request. The only key to a socket; only stages/gate.py makes one.
+
+    `address` is the judged and pinned IP address, `deadline_s` the monotonic time at which the request must be over.
+    """
+
+    url: str
+    scheme: str
+    host: str
+    port: int
+    target: str
+    address: str
+    epoch: int
+    deadline_s: float
+    origin_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What to send under a permit beyond the address: extra request headers and the bounds of the answer."""
+
+    headers: tuple[tuple[str, str], ...] = ()
+    body_bytes_max: int = 10 * 1024 * 1024
+    keep_alive: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """One HTTP answer as received. `head` is the byte-exact status line and header block of the final response.
+
+    `body` is the payload with the transfer coding removed and the content coding kept. `truncated` names why the body
+    is incomplete: "", "length", "idle", "total", "disconnect", "framing", "slow".
+    """
+
+    status: int
+    head: bytes
+    headers: Mapping[str, str]  # lower-case names, first value wins, latin-1
+    body: ReplayableBody
+    request: bytes
+    address: str
+    timings: Timings
+    wire_bytes: int
+    truncated: str = ""
+    quirks: tuple[str, ...] = ()
+    reused: bool = False
+    tls: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailure:
+    """The exchange failed without a usable answer."""
+
+    category: Category
+    detail: str
+    timings: Timings = field(default_factory=Timings)
+
+
+class Transport(Protocol):
+    """One HTTP exchange under a permit: a permit or nothing. Never follows redirects, sends no cookies."""
+
+    async def fetch(self, permit: Permit, ask: Ask) -> Reply | FetchFailure:
+        """Do it. Expected failures are values; cancellation closes the connection."""
+        ...
+
+    def has_idle(self, permit_host: str, port: int, scheme: str) -> bool:
+        """Whether an idle connection to that origin is pooled."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """All addresses of a name, IPv4 and IPv6, in the resolver's order; `ttl_s` left in the cache."""
+
+    addresses: tuple[str, ...]
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveFailure:
+    """`category` is one of dns_*. `unavailable` True: the resolver itself does not answer, the name is not to blame."""
+
+    category: Category
+    detail: str
+    unavailable: bool = False
+
+
+class Resolver(Protocol):
+    """Names to addresses, with a TTL cache that also remembers refusals. Judges nothing."""
+
+    async def resolve(self, host: str) -> Resolved | ResolveFailure:
+        """All addresses of `host`; an IP literal resolves to itself."""
+        ...
+
+    async def close(self) -> None:
+        """Stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """One WARC record to append: header lines without WARC-Record-ID order games, and the block as pieces.
+
+    Built by formats/warc.py only. `block` pieces are read once per append attempt; `block_bytes` is their total.
+    """
+
+    warc_type: str
+    headers: tuple[tuple[str, str], ...]
+    block: Sequence[bytes] | ReplayableBlock
+    block_bytes: int
+    index: tuple[str, ...] | None = None  # fields for the CDXJ line, None: not indexed
+
+
+class ReplayableBlock(Protocol):
+    """A record block too large for memory."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """The block from its start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """One record read back. `payload` of a response is the HTTP body; `http_head` the header block."""
+
+    warc_type: str
+    headers: Mapping[str, str]
+    block: bytes
+
+    @property
+    def http_head(self) -> bytes:
+        """Status line and header block of an HTTP record, with the blank line."""
+        end = self.block.find(b"\r\n\r\n")
+        return self.block if end < 0 else self.block[: end + 4]
+
+    @property
+    def payload(self) -> bytes:
+        """What follows the HTTP header block."""
+        end = self.block.find(b"\r\n\r\n")
+        return b"" if end < 0 else self.block[end + 4 :]
+
+
+class Archive(Protocol):
+    """WARC segments. An append is durable when it returns; calls made together share one sync."""
+
+    async def append(self, records: Sequence[NewRecord]) -> list[BodyRef]:
+        """Append in order; one reference per record. Raises ArchiveUnavailable and then nothing counts as stored."""
+        ...
+
+    async def read(self, ref: BodyRef) -> StoredRecord:
+        """The record at `ref`. Raises ArchiveBroken when it is not there or not whole."""
+        ...
+
+    async def probe(self) -> str | None:
+        """None when appends should work now, else the reason they cannot (disk full, read-only), readable."""
+        ...
+
+    async def close(self) -> None:
+        """Seal the open segment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseTask:
+    """One body for a sandboxed child. `head` is the HTTP header block; the body still has its content coding."""
+
+    url: str
+    kind: int
+    status: int
+    head: bytes
+    body: ReplayableBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What a child returns. `text`: visible text, `main`: main text, both UTF-8, empty where there is none."""
+
+    manifest: ParseManifest
+    text: bytes = b""
+    main: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ParseFailure:
+    """The child died, overran a limit, or could not make sense of the body. `reason` is a stable word."""
+
+    reason: str  # cpu, wall, memory, crashed, garbage, decode, internal
+    detail: str
+
+
+class ParserPool(Protocol):
+    """Sandboxed parser children. One hostile page costs itself a strike and nobody else anything."""
+
+    async def parse(self, task: ParseTask) -> Parsed | ParseFailure:
+        """Parse one body. Raises SandboxUnavailable when no child can be had at all."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Extraction generation of these children: parser version and settings."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Children."""
+        ...
+
+    async def close(self) -> None:
+        """End the children."""
+        ...
+
+
+class Telemetry(Protocol):
+    """Named events with ids, and counters. Never a body, never a secret."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One event for the log."""
+        ...
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        ...
+
+
+__all__ = [
+    "Archive",
+    "Ask",
+    "Clock",
+    "Entropy",
+    "FetchFailure",
+    "FetchLimits",
+    "Frontier",
+    "NewRecord",
+    "OriginId",
+    "ParseFailure",
+    "ParseTask",
+    "Parsed",
+    "ParserPool",
+    "Permit",
+    "ReplayableBlock",
+    "ReplayableBody",
+    "Reply",
+    "ResolveFailure",
+    "Resolved",
+    "Resolver",
+    "StoredRecord",
+    "Telemetry",
+    "Transport",
+]
