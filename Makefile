@@ -1,0 +1,61 @@
+# Two commands do everything on a fresh machine with Python 3.11+:
+#   make crawl URL=https://example.org ARGS="--contact https://you.example/bot"
+#   make test
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+URL    ?=
+ARGS   ?=
+
+.PHONY: crawl test check format bench soak docs lock clean install whole
+
+install: $(STAMP)
+
+# Exact versions from the lock file first, then amble itself without looking for anything newer.
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "amble needs Python 3.11 or newer: set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amble needs Python 3.11 or newer; $(PYTHON) is older: set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: install the venv module of $(PYTHON)"; exit 1; }
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+crawl: $(STAMP)
+ifeq ($(strip $(URL)),)
+	@$(PY) -m tests.web demo $(ARGS)
+else
+	@$(VENV)/bin/amble crawl $(URL) $(ARGS)
+endif
+
+test: $(STAMP)
+	$(PY) -m pytest -q
+
+check: $(STAMP)
+	$(VENV)/bin/ruff format --check src tests bench tools
+	$(VENV)/bin/ruff check src tests bench tools
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) -m pytest -q tests/house
+
+format: $(STAMP)
+	$(VENV)/bin/ruff format src tests bench tools
+	$(VENV)/bin/ruff check --fix src tests bench tools
+
+docs: $(STAMP)
+	$(PY) tools/lifecycle_doc.py
+	$(PY) tools/reference_docs.py
+
+bench: $(STAMP)
+	$(PY) -m bench.crawl $(ARGS)
+	$(PY) -m bench.frontier $(ARGS)
+
+soak: $(STAMP)
+	$(PY) -m pytest -q -m soak --timeout 7200 tests/whole $(ARGS)
+
+lock: $(STAMP)
+	@test -x $(VENV)/bin/uv || $(PY) -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --extra dev --python-version 3.11 --no-header --no-emit-index-url --output-file requirements.lock pyproject.toml tools/build-requirements.in
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
