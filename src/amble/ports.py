@@ -31,6 +31,7 @@ from amble.domain.frontier import (
 )
 from amble.domain.manifest import ParseManifest
 from amble.domain.policy import FetchLimits
+from amble.domain.record import IndexFacts, NewRecord, ReplayableBlock, StoredRecord
 
 
 class Clock(Protocol):
@@ -250,54 +251,14 @@ class Resolver(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRecord:
-    """One WARC record to append: header lines without WARC-Record-ID order games, and the block as pieces.
-
-    Built by formats/warc.py only. `block` pieces are read once per append attempt; `block_bytes` is their total.
-    """
-
-    warc_type: str
-    headers: tuple[tuple[str, str], ...]
-    block: Sequence[bytes] | ReplayableBlock
-    block_bytes: int
-    index: tuple[str, ...] | None = None  # fields for the CDXJ line, None: not indexed
-
-
-class ReplayableBlock(Protocol):
-    """A record block too large for memory."""
-
-    def pieces(self) -> Iterator[bytes]:
-        """The block from its start."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
-    """One record read back. `payload` of a response is the HTTP body; `http_head` the header block."""
-
-    warc_type: str
-    headers: Mapping[str, str]
-    block: bytes
-
-    @property
-    def http_head(self) -> bytes:
-        """Status line and header block of an HTTP record, with the blank line."""
-        end = self.block.find(b"\r\n\r\n")
-        return self.block if end < 0 else self.block[: end + 4]
-
-    @property
-    def payload(self) -> bytes:
-        """What follows the HTTP header block."""
-        end = self.block.find(b"\r\n\r\n")
-        return b"" if end < 0 else self.block[end + 4 :]
-
-
 class Archive(Protocol):
     """WARC segments. An append is durable when it returns; calls made together share one sync."""
 
     async def append(self, records: Sequence[NewRecord]) -> list[BodyRef]:
-        """Append in order; one reference per record. Raises ArchiveUnavailable and then nothing counts as stored."""
+        """Append in order, into one segment; one reference per record.
+
+        Raises ArchiveUnavailable and then nothing counts as stored; the same records may be appended again.
+        """
         ...
 
     async def read(self, ref: BodyRef) -> StoredRecord:
@@ -383,6 +344,7 @@ __all__ = [
     "FetchFailure",
     "FetchLimits",
     "Frontier",
+    "IndexFacts",
     "NewRecord",
     "OriginId",
     "ParseFailure",
