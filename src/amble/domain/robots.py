@@ -1,0 +1,234 @@
+"""RFC 9309: which rule wins for a path, and what each outcome of fetching robots.txt means for how long.
+
+Reading the file is `formats/robots_txt.py`. Two promises: matching takes time linear in the path for each rule,
+whatever the wildcards; and doubt closes, never opens: only an answer that says there are no rules allows everything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from amble.domain.attempt import RobotsState
+from amble.domain.decision import Reason, Rejected
+from amble.domain.fetched import BodyRef
+from amble.domain.manifest import RobotsRules
+from amble.domain.policy import RobotsPolicy
+
+ROBOTS_PATH = "/robots.txt"
+
+
+class RobotsOutcome(IntEnum):
+    """What amble knows of an origin's rules. Stored as the integer; the integers never change meaning."""
+
+    MISSING = 0  # never fetched
+    RULES = 1  # a file was read; its rules hold
+    ALLOW_ALL = 2  # the server said that there is no file
+    UNREACHABLE = 3  # no usable answer and no good copy: nothing may be fetched
+    STALE_RULES = 4  # no usable answer now; the last good copy serves until it is too old
+
+
+# --- matching --------------------------------------------------------------------------------------------------
+
+_TRIPLET = re.compile("%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+# Characters that URL parsers percent-encode in the path or only in the query: one spelling for both sides. "*" and "$"
+# are here because a rule can name them literally only in their encoded form (RFC 9309 2.2.3).
+_ENCODED = {ord(char): f"%{ord(char):02X}" for char in "\"'<>\\^`{|} *$"}
+_TO_ENCODE = re.compile(r"[\"'<>\\^`{|} *$]")
+
+
+def _decoded(match: re.Match[str]) -> str:
+    char = chr(int(match[1], 16))
+    return char if char in _UNRESERVED else match[0].upper()
+
+
+def _comparable(text: str) -> str:
+    """One spelling for all equivalent percent-encodings (RFC 9309 2.2.2)."""
+    if "%" in text:
+        text = _TRIPLET.sub(_decoded, text)
+    if _TO_ENCODE.search(text) is not None:
+        text = text.translate(_ENCODED)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Wild:
+    """A pattern with "*" or a final "$": `first`, then each of `middle` in order, then `last` at the end if anchored."""
+
+    length: int
+    allow: bool
+    text: str
+    first: str
+    middle: tuple[str, ...]
+    last: str | None  # None: not anchored
+
+    def matches(self, path: str) -> bool:
+        """Greedy leftmost search for each part; no part is ever searched twice."""
+        if not path.startswith(self.first):
+            return False
+        at = len(self.first)
+        for part in self.middle:
+            at = path.find(part, at)
+            if at < 0:
+                return False
+            at += len(part)
+        return self.last is None or (len(path) - len(self.last) >= at and path.endswith(self.last))
+
+
+class RuleSet:
+    """Compiled rules of one robots.txt for one agent. Immutable after construction."""
+
+    __slots__ = ("_exact", "_lengths", "_plain", "_wild")
+
+    def __init__(self, rules: RobotsRules) -> None:
+        self._plain: dict[str, tuple[bool, str]] = {}
+        self._exact: dict[str, tuple[int, bool, str]] = {}
+        wild: dict[str, _Wild] = {}
+        for allow, pattern in rules.rules:
+            self._add(allow, pattern, wild)
+        self._lengths = sorted({len(prefix) for prefix in self._plain}, reverse=True)
+        self._wild = sorted(wild.values(), key=lambda rule: (-rule.length, not rule.allow))
+
+    def _add(self, allow: bool, pattern: str, wild: dict[str, _Wild]) -> None:  # noqa: FBT001
+        anchored = pattern.endswith("$")
+        stars = [_comparable(part) for part in (pattern[:-1] if anchored else pattern).split("*")]
+        normal = "*".join(stars)
+        length = len(normal) + anchored
+        if len(stars) == 1 and not anchored:
+            if allow or normal not in self._plain:
+                self._plain[normal] = (allow, pattern)
+        elif len(stars) == 1:
+            if allow or normal not in self._exact:
+                self._exact[normal] = (length, allow, pattern)
+        else:
+            first, *middle = stars
+            last = middle.pop() if anchored else None
+            key = f"{normal}$" if anchored else normal
+            if allow or key not in wild:
+                wild[key] = _Wild(length, allow, pattern, first, tuple(filter(None, middle)), last)
+
+    def allows(self, path: str) -> tuple[bool, str]:
+        """(allowed, the pattern that decided; "" where none matches) for the path and query of a canonical URL.
+
+        The longest matching pattern wins, Allow wins a tie, no match allows (RFC 9309 2.2.2). /robots.txt itself is
+        always allowed.
+        """
+        if path == ROBOTS_PATH:
+            return True, ""
+        path = _comparable(path or "/")
+        length, allowed, text = self._longest_plain(path)
+        exact = self._exact.get(path)
+        if exact is not None and (exact[0], exact[1]) > (length, allowed):
+            length, allowed, text = exact
+        for rule in self._wild:
+            if (rule.length, rule.allow) <= (length, allowed):
+                break
+            if rule.matches(path):
+                return rule.allow, rule.text
+        return allowed, text
+
+    def _longest_plain(self, path: str) -> tuple[int, bool, str]:
+        for length in self._lengths:
+            if length <= len(path):
+                found = self._plain.get(path[:length])
+                if found is not None:
+                    return length, *found
+        return 0, True, ""
+
+
+def judge_path(outcome: int, rules: RuleSet | None, path: str) -> Rejected | None:
+    """None where a robots decision lets `path` be fetched, else the reason. `rules` belongs to (STALE_)RULES."""
+    if path == ROBOTS_PATH or outcome == RobotsOutcome.ALLOW_ALL:
+        return None
+    if outcome == RobotsOutcome.MISSING:
+        return Rejected(Reason.ROBOTS_MISSING)
+    if outcome == RobotsOutcome.UNREACHABLE:
+        return Rejected(Reason.ROBOTS_UNREACHABLE)
+    if rules is None:
+        return Rejected(Reason.ROBOTS_MISSING, "the rules are not at hand")
+    allowed, pattern = rules.allows(path)
+    return None if allowed else Rejected(Reason.ROBOTS_DISALLOWED, f"Disallow: {pattern}")
+
+
+# --- retrieval -------------------------------------------------------------------------------------------------
+
+_NOT_MODIFIED = 304
+# 4xx that speak of this moment and not of the file: they must not open a site.
+_NOT_NOW = frozenset({408, 425, 429})
+_HAS_COPY = frozenset({RobotsOutcome.RULES, RobotsOutcome.STALE_RULES})
+_MAX_AGE = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,10})", re.IGNORECASE)
+_UNCACHED = re.compile(r"(?:^|,)\s*(?:no-cache|no-store)\s*(?:[,=]|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrieval:
+    """How one try at robots.txt ended, redirects already followed.
+
+    `status` is that of the last answer, None where there was none (name, network, TLS, time, redirect chain without
+    end). `complete` False: the body broke off other than at the size limit. `rules` refers to the manifest of the
+    parsed file, for a 2xx.
+    """
+
+    status: int | None
+    complete: bool = True
+    cache_control: str = ""
+    rules: BodyRef | None = None
+    crawl_delay_s: float | None = None
+
+
+def decide_retrieval(
+    policy: RobotsPolicy, prior: RobotsState, retrieval: Retrieval, *, now_ms: int
+) -> tuple[RobotsState, int]:
+    """(the origin's new robots decision, ms until it must be fetched again).
+
+    2xx: its rules. 304: the rules we have, fresh again. 4xx: no rules (RFC 9309 2.3.1.3), except those that mean
+    "not now". Everything else is unreachable (2.3.1.4): the last good copy serves while it is younger than
+    `policy.stale_while_unreachable_ms`, and without one nothing may be fetched. `now_ms` is the store's clock as the
+    caller last saw it.
+    """
+    status = retrieval.status
+    rules: BodyRef | None
+    if status is not None and 200 <= status < 300 and retrieval.complete and retrieval.rules is not None:
+        outcome, rules = RobotsOutcome.RULES, retrieval.rules
+        delay_ms = int((retrieval.crawl_delay_s or 0) * 1000)
+    elif status == _NOT_MODIFIED and prior.outcome in _HAS_COPY:
+        outcome, rules, delay_ms = RobotsOutcome.RULES, prior.rules, prior.crawl_delay_ms
+    elif status is not None and 400 <= status < 500 and status not in _NOT_NOW:
+        outcome, rules, delay_ms = RobotsOutcome.ALLOW_ALL, None, 0
+    else:
+        return _unreachable(policy, prior, status, now_ms)
+    ttl_ms = fresh_ms(policy, retrieval.cache_control)
+    state = RobotsState(int(outcome), prior.version + 1, now_ms, now_ms + ttl_ms, rules, delay_ms)
+    return state, ttl_ms
+
+
+def _unreachable(
+    policy: RobotsPolicy, prior: RobotsState, status: int | None, now_ms: int
+) -> tuple[RobotsState, int]:
+    # A server that says "not now" will soon say something else.
+    retry_ms = policy.unreachable_retry_ms
+    if status in _NOT_NOW:
+        retry_ms = min(retry_ms, policy.fresh_ms_min)
+    left_ms = prior.fetched_at_ms + policy.stale_while_unreachable_ms - now_ms
+    if prior.outcome in _HAS_COPY and left_ms > 0:
+        ttl_ms = min(retry_ms, left_ms)
+        outcome, rules, delay_ms = RobotsOutcome.STALE_RULES, prior.rules, prior.crawl_delay_ms
+        fetched_at_ms = prior.fetched_at_ms
+    else:
+        ttl_ms = retry_ms
+        outcome, rules, delay_ms, fetched_at_ms = RobotsOutcome.UNREACHABLE, None, 0, now_ms
+    state = RobotsState(int(outcome), prior.version + 1, fetched_at_ms, now_ms + ttl_ms, rules, delay_ms)
+    return state, ttl_ms
+
+
+def fresh_ms(policy: RobotsPolicy, cache_control: str) -> int:
+    """How long an answer with this Cache-Control serves: at most 24 h (RFC 9309 2.4), shortened within the policy."""
+    ttl_ms = policy.fresh_ms_max
+    match = _MAX_AGE.search(cache_control)
+    if match is not None:
+        ttl_ms = min(ttl_ms, int(match[1]) * 1000)
+    if _UNCACHED.search(cache_control) is not None:
+        ttl_ms = 0
+    return max(ttl_ms, policy.fresh_ms_min)
