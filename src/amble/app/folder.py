@@ -1,0 +1,198 @@
+"""The crawl folder as people see it: which folder a command means, its amble.toml and its seeds.txt.
+
+The frontier, the archive and the lock in it belong to `app/build.py`. Files are replaced whole and synced, so that a
+crash leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from amble.app import tomlfile
+from amble.app.config import (
+    CrawlConfig,
+    Effective,
+    Given,
+    canonical_seed,
+    complain,
+    configure,
+    from_assignments,
+    from_env,
+    from_toml,
+    resolve,
+)
+from amble.app.settings import SettingValue
+from amble.domain.decision import Reason
+from amble.domain.errors import CrawlFolderUnusable
+from amble.domain.url import origin_of
+
+CONFIG_NAME = "amble.toml"
+SEEDS_NAME = "seeds.txt"
+FRONTIER_NAME = "frontier.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What one command line asks for. `flags` come from options of their own, `assignments` from --set."""
+
+    seeds: tuple[str, ...] = ()
+    out: Path | None = None
+    config_file: Path | None = None
+    assignments: tuple[str, ...] = ()
+    flags: Mapping[str, Given] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a command will do: where, with which configuration, and what of it is new and has to be kept."""
+
+    folder: Path
+    resumes: bool
+    config: CrawlConfig
+    values: Mapping[str, Effective]
+    new_values: Mapping[str, SettingValue]
+    new_seeds: tuple[str, ...]
+
+
+def is_crawl_folder(folder: Path) -> bool:
+    """Whether a crawl has been begun there."""
+    return (folder / CONFIG_NAME).is_file() or (folder / FRONTIER_NAME).is_file()
+
+
+def default_folder(seed: str) -> Path:
+    """`./crawl-HOST` for the first seed; with the port where it is not the scheme's own."""
+    canonical = canonical_seed(seed)
+    authority = "new" if isinstance(canonical, Reason) else origin_of(canonical).authority
+    return Path("crawl-" + re.sub(r"[^A-Za-z0-9.-]+", "-", authority).strip("-"))
+
+
+def plan(wishes: Wishes, env: Mapping[str, str]) -> Plan:
+    """Everything a crawl needs to know, from its folder, its files, the environment and the command line.
+
+    Raises ConfigErrors with every mistake, CrawlFolderUnusable when the folder cannot hold a crawl. Writes nothing.
+    """
+    problems: list[str] = []
+    folder = _folder(wishes, problems)
+    resumes = is_crawl_folder(folder)
+    old_seeds = read_seeds(folder / SEEDS_NAME, problems) if (folder / SEEDS_NAME).exists() else []
+    own = _toml_layer(folder / CONFIG_NAME, problems) if (folder / CONFIG_NAME).exists() else {}
+    file = _toml_layer(wishes.config_file, problems) if wishes.config_file is not None else {}
+    said = {**from_assignments(wishes.assignments, "--set", problems), **wishes.flags}
+    values = resolve([own, file, from_env(env, problems), said], problems)
+    config = configure(values, [*old_seeds, *wishes.seeds], problems)
+    if not config.seeds and not problems:
+        problems.append(f"{folder} names no seed: give a URL to begin with, or a list with --seeds FILE")
+    complain(problems)
+    kept = {canonical_seed(seed) for seed in old_seeds}
+    return Plan(
+        folder=folder,
+        resumes=resumes,
+        config=config,
+        values=values,
+        new_values={name: _checked(name, given) for name, given in {**file, **said}.items()},
+        new_seeds=tuple(seed for seed in config.seeds if seed not in kept),
+    )
+
+
+def _checked(name: str, given: Given) -> SettingValue:
+    """The value of one layer alone: a variable of the environment may hide it for this run, and it is kept."""
+    return resolve([{name: given}], [])[name].value
+
+
+def _folder(wishes: Wishes, problems: list[str]) -> Path:
+    if wishes.out is None and not wishes.seeds:
+        problems.append(
+            "nothing to crawl: give a URL (amble crawl https://example.org/), a list with --seeds FILE, "
+            "or --out DIR of a crawl to go on with"
+        )
+    folder = wishes.out or default_folder(wishes.seeds[0] if wishes.seeds else "")
+    if not wishes.seeds and not problems and not is_crawl_folder(folder):
+        problems.append(f"--out {folder}: there is no crawl to go on with; give a URL to begin one there")
+    if folder.exists() and not folder.is_dir():
+        problems.append(f"--out {folder}: that is a file; name a folder")
+    elif folder.is_dir() and not is_crawl_folder(folder) and not _may_hold(folder):
+        problems.append(f"--out {folder}: that folder holds other things; name a new or an empty one")
+    return folder
+
+
+def _may_hold(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except OSError as exc:
+        raise CrawlFolderUnusable(f"{folder}: {exc.strerror}; mend its permissions or name another") from exc
+
+
+def _toml_layer(path: Path, problems: list[str]) -> dict[str, Given]:
+    text = _read(path, problems)
+    return from_toml(text, path.name, problems) if text is not None else {}
+
+
+def _read(path: Path, problems: list[str]) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as exc:
+        problems.append(f"{path}: cannot be read ({exc.strerror}); name a file that can")
+    except UnicodeDecodeError as exc:
+        problems.append(f"{path}: byte {exc.start} is not UTF-8; save the file as UTF-8")
+    return None
+
+
+def read_seeds(path: Path, problems: list[str]) -> list[str]:
+    """The URLs of a list: one a line; blank lines and lines that begin with # are skipped."""
+    text = _read(path, problems)
+    return seeds_of(text) if text is not None else []
+
+
+def seeds_of(text: str) -> list[str]:
+    """The URLs in the text of a list."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def keep(made: Plan) -> None:
+    """Write what is new in a plan into its folder: amble.toml and seeds.txt. Raises CrawlFolderUnusable."""
+    try:
+        made.folder.mkdir(parents=True, exist_ok=True)
+        path = made.folder / CONFIG_NAME
+        if not path.exists():
+            _replace(path, tomlfile.template(made.new_values))
+        elif made.new_values:
+            old = path.read_text(encoding="utf-8-sig")
+            new = tomlfile.changed(old, made.new_values)
+            if new != old:
+                _replace(path, new)
+        if made.new_seeds:
+            path = made.folder / SEEDS_NAME
+            old = (
+                path.read_text(encoding="utf-8-sig")
+                if path.exists()
+                else "# Where this crawl begins, one URL a line.\n"
+            )
+            _replace(path, _with_lines(old, made.new_seeds))
+    except OSError as exc:
+        raise CrawlFolderUnusable(
+            f"{made.folder}: {exc.strerror}; mend its permissions, free some space, or name another with --out"
+        ) from exc
+
+
+def _with_lines(text: str, lines: Sequence[str]) -> str:
+    return text.rstrip("\n") + "\n" + "".join(line + "\n" for line in lines)
+
+
+def _replace(path: Path, text: str) -> None:
+    """The whole file or the old one, also after a crash."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
