@@ -98,10 +98,11 @@ class Rejected:
 class Refusal:
     """The egress gate said no to one start. Nothing was spent.
 
-    `retry_at_ms` is the store's clock; None means that the refusal is final for this crawl generation.
+    `retry_in_ms`: the URL need not be offered again sooner; 0 leaves it to the ledger. `final` True: not in this
+    crawl generation.
     """
 
     reason: Reason
     detail: str = ""
-    retry_at_ms: int | None = None
+    retry_in_ms: int = 0
     final: bool = False

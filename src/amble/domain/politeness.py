@@ -6,6 +6,8 @@ to its cap). Retry-After and backoff are a rest: no start at all until they end.
 
 from __future__ import annotations
 
+from email.utils import parsedate_to_datetime
+
 from amble.domain.decision import Category
 from amble.domain.policy import OriginPolicy
 
@@ -63,3 +65,23 @@ def backoff(
         return raised, 0
     full = min(policy.backoff_cap_ms, policy.backoff_base_ms * 2 ** (raised - 1))
     return raised, max(after, int(full / 2 + full / 2 * jitter))
+
+
+def retry_after_ms(value: str | None, now_s: float) -> int | None:
+    """What a Retry-After header asks, in ms from now; None when absent or unreadable (RFC 9110, 10.2.3).
+
+    Both forms count: seconds, and an HTTP date compared with `now_s` (seconds since 1970). Never negative.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return int(text[:9]) * 1000
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    try:
+        return max(0, int((moment.timestamp() - now_s) * 1000))
+    except (OverflowError, OSError, ValueError):
+        return None

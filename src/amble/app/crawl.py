@@ -1,0 +1,379 @@
+"""One crawl, running: the legs and the upkeep in one task group, back-pressure between them, an orderly end.
+
+Every task has a parent. A page that meets an unexpected error ends as `internal` for itself; a lost store or a lost
+epoch ends the run. Nothing here knows the order of the line (stages/journey.py) or an adapter (app/build.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
+from amble.domain.attempt import Lease
+from amble.domain.decision import Category, Reason
+from amble.domain.errors import AmbleError, StoreBroken
+from amble.domain.frontier import LeaseReply, OpenManifest, Takeover
+from amble.domain.policy import Budget
+from amble.domain.report import Status
+from amble.ports import Clock, FetchFailure, Frontier, Telemetry
+from amble.stages.discover import Discovery
+from amble.stages.gate import Fence
+from amble.stages.health import Health
+from amble.stages.journey import Dispatch, Extract
+from amble.stages.lease import Scheduler
+from amble.stages.parse import Source
+from amble.stages.store import Recorder
+from amble.upkeep.expire import Expiry
+
+# One ask for leases; more would only sit in memory while their deadlines run.
+LEASE_BATCH_MAX = 256
+# How long requests that are under way may still take after the operator said stop, and parsing after that.
+STOP_FETCH_GRACE_S = 3.0
+STOP_PARSE_GRACE_S = 5.0
+# The same when the crawl ends by itself: nothing presses.
+END_GRACE_S = 70.0
+RATE_WINDOW_S = 5.0
+TICK_S = 0.5
+STATUS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything a running crawl is made of, wired by the composition root."""
+
+    frontier: Frontier
+    scheduler: Scheduler
+    dispatch: Dispatch
+    extract: Extract
+    discovery: Discovery
+    recorder: Recorder
+    expiry: Expiry
+    fence: Fence
+    health: Health
+    clock: Clock
+    telemetry: Telemetry
+    takeover: Takeover
+    seed: Callable[[], Awaitable[int]]
+    read_status: Callable[[], Awaitable[Status | None]]
+    publish: Callable[[], Awaitable[int]] | None
+    on_status: Callable[[Progress], None]
+    close: Callable[[], Awaitable[None]]
+    budget: Budget
+    concurrency: int
+    backlog_max: int
+    wait_s_max: float
+
+
+@dataclass(slots=True)
+class Crawl:
+    """Run once, then throw away. `stop()` may be called at any time, also from a signal handler on the loop."""
+
+    parts: Parts
+    _active: set[asyncio.Task[None]] = field(default_factory=set)
+    _extracting: set[asyncio.Task[None]] = field(default_factory=set)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    _started_s: float = 0.0
+    _status: Status | None = None
+    _binding: str = ""
+    _rates: deque[tuple[float, int]] = field(default_factory=deque)
+    _pages_before: int | None = None
+    _crew: asyncio.TaskGroup | None = None
+
+    # -- faces ------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Start nothing more, record what is under way, and end."""
+        self._stop.set()
+        self._room.set()
+        self.parts.scheduler.kick()
+
+    async def run(self) -> CrawlResult:
+        """Until nothing is left to do, a budget is spent, or somebody says stop. Closes everything it was given."""
+        self._started_s = self.parts.clock.monotonic_s()
+        reason, trouble = EndReason.TROUBLE, ""
+        try:
+            reason = await self._work()
+        except* (AmbleError, OSError) as group:
+            trouble = "; ".join(str(error) for error in _leaves(group))
+            self.parts.telemetry.event("crawl.trouble", detail=trouble)
+        finally:
+            await self._look()
+            await self.parts.close()
+        return self._result(reason, trouble)
+
+    def progress(self) -> Progress:
+        """One look at the crawl; cheap, from memory."""
+        last, status = self.parts.scheduler.last, self._status
+        return Progress(
+            pages=last.pages if last else 0,
+            pages_per_s=self._rate(),
+            queued=last.queued if last else 0,
+            in_flight=last.in_flight if last else 0,
+            active=len(self._active),
+            failed=status.failed if status else 0,
+            excluded=status.excluded if status else 0,
+            bytes=status.bytes if status else 0,
+            origins_ready=status.origins_ready if status else 0,
+            origins_waiting=dict(status.origins_waiting) if status else {},
+            binding_limit=self._binding,
+            trouble=self.parts.health.describe(),
+            elapsed_s=self.parts.clock.monotonic_s() - self._started_s,
+            parse_backlog=len(self._extracting),
+        )
+
+    # -- the run ----------------------------------------------------------------------------------------------
+
+    async def _work(self) -> EndReason:
+        async with asyncio.TaskGroup() as crew:
+            self._crew = crew
+            upkeep = [
+                crew.create_task(self._every(TICK_S, self._expire), name="expire"),
+                crew.create_task(self._every(STATUS_EVERY_S, self._look), name="status"),
+            ]
+            if self.parts.publish is not None:
+                upkeep.append(crew.create_task(self._every(TICK_S, self._publish), name="publish"))
+            await self._resume()
+            await self.parts.seed()
+            reason = await self._dispatch()
+            await self._drain(reason)
+            for task in upkeep:
+                task.cancel()
+        if self.parts.publish is not None:
+            await self._publish()
+        return reason
+
+    async def _resume(self) -> None:
+        """Take up what an earlier life left: half-consumed manifests and fetched bodies, before anything new."""
+        takeover = self.parts.takeover
+        if takeover.resumables or takeover.open_manifests or takeover.lapsed:
+            self.parts.telemetry.event(
+                "crawl.resumed",
+                lapsed=takeover.lapsed,
+                fetched=len(takeover.resumables),
+                manifests=len(takeover.open_manifests),
+            )
+        for work in takeover.resumables:
+            await self._room_for_extract()
+            self._spawn(self._extracting, self.parts.extract.resume(work), work.lease.url)
+        for open_manifest in takeover.open_manifests:
+            await self._room_for_extract()
+            self._spawn(
+                self._extracting, self._discover(open_manifest), open_manifest.origin + open_manifest.path
+            )
+
+    async def _discover(self, open_manifest: OpenManifest) -> None:
+        await self.parts.discovery.resume(open_manifest)
+
+    async def _dispatch(self) -> EndReason:
+        """Lease and start, as fast as limits allow, until there is a reason to end."""
+        parts = self.parts
+        while True:
+            if self._stop.is_set():
+                return EndReason.STOPPED
+            if parts.fence.lost:
+                raise StoreBroken("another owner has taken over this crawl; this agent starts nothing more")
+            if parts.budget.seconds_max is not None and self._elapsed_s() >= parts.budget.seconds_max:
+                return EndReason.TIME_BUDGET
+            free = self._free()
+            if free <= 0:
+                await self._wait_for_room()
+                continue
+            asked = min(free, LEASE_BATCH_MAX)
+            reply = await parts.scheduler.lease(asked)
+            if reply.fenced:
+                parts.fence.lost = True
+                continue
+            self._count(reply)
+            for lease in reply.leases:
+                self._spawn(self._active, self._page(lease), lease.url)
+            if len(reply.leases) == asked:
+                continue
+            if not reply.leases and (end := self._ended(reply)) is not None:
+                return end
+            self._binding = self._why_waiting(reply)
+            await parts.scheduler.wait()
+
+    def _free(self) -> int:
+        """How many more requests may start now; 0 or less when a limit binds, which is then named."""
+        if self.parts.health.blocked:
+            self._binding = "trouble"
+            return 0
+        if len(self._extracting) >= self.parts.backlog_max:
+            self._binding = Reason.PARSE_BACKLOG.value
+            return 0
+        free = self.parts.concurrency - len(self._active)
+        if free <= 0:
+            self._binding = "concurrency"
+        return free
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        try:
+            async with asyncio.timeout(TICK_S):
+                await self._room.wait()
+        except TimeoutError:
+            pass
+
+    async def _room_for_extract(self) -> None:
+        while len(self._extracting) >= self.parts.backlog_max and not self._stop.is_set():
+            await self._wait_for_room()
+
+    async def _page(self, lease: Lease) -> None:
+        """One attempt, and the hand-over of what it fetched to extraction."""
+        try:
+            source = await self.parts.dispatch.run(lease)
+        except (AmbleError, asyncio.CancelledError):
+            raise
+        except Exception as bug:
+            self._report_bug(lease.url, bug)
+            await self.parts.recorder.fail(lease, FetchFailure(Category.INTERNAL, repr(bug)[:200]))
+            return
+        if source is not None:
+            self._spawn(self._extracting, self._extract(source), lease.url)
+
+    async def _extract(self, source: Source) -> None:
+        try:
+            await self.parts.extract.run(source)
+        except (AmbleError, asyncio.CancelledError):
+            raise
+        except Exception as bug:
+            # The page stays FETCHED: the next run parses it again from the archive.
+            self._report_bug(source.lease.url, bug)
+
+    def _report_bug(self, url: str, bug: Exception) -> None:
+        self.parts.telemetry.event(
+            "internal", url=url, error=repr(bug), trace="".join(traceback.format_exception(bug))[-4000:]
+        )
+
+    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> None:
+        assert self._crew is not None
+        task = self._crew.create_task(work, name=name)
+        group.add(task)
+
+        def done(finished: asyncio.Task[None]) -> None:
+            group.discard(finished)
+            self._room.set()
+            self.parts.scheduler.kick()
+
+        task.add_done_callback(done)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def _ended(self, reply: LeaseReply) -> EndReason | None:
+        if self._active or self._extracting or reply.in_flight or reply.open_manifests:
+            return None
+        if reply.budget_spent:
+            return EndReason.PAGE_BUDGET
+        if not reply.queued:
+            return EndReason.FINISHED
+        if reply.next_wake_ms is None:
+            return EndReason.WAITING
+        if (reply.next_wake_ms - reply.now_ms) / 1000 > self.parts.wait_s_max:
+            return EndReason.WAITING
+        return None
+
+    def _why_waiting(self, reply: LeaseReply) -> str:
+        if reply.budget_spent:
+            return "page budget"
+        return "politeness" if reply.queued else ""
+
+    async def _drain(self, reason: EndReason) -> None:
+        """Let what is under way finish within its grace; cancel the rest, which puts its URLs back."""
+        stopped = reason is EndReason.STOPPED
+        await self._settle(self._active, STOP_FETCH_GRACE_S if stopped else END_GRACE_S)
+        await self._settle(self._extracting, STOP_PARSE_GRACE_S if stopped else END_GRACE_S)
+
+    async def _settle(self, group: set[asyncio.Task[None]], grace_s: float) -> None:
+        until_s = self.parts.clock.monotonic_s() + grace_s
+        hurried = self._stop.is_set()
+        while group and (left_s := until_s - self.parts.clock.monotonic_s()) > 0:
+            await asyncio.wait(set(group), timeout=min(left_s, TICK_S))
+            if self._stop.is_set() and not hurried:
+                hurried, until_s = True, self.parts.clock.monotonic_s() + STOP_FETCH_GRACE_S
+        rest = set(group)
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest)
+
+    # -- upkeep and reporting ---------------------------------------------------------------------------------
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self.parts.clock.sleep(seconds)
+            await work()
+
+    async def _expire(self) -> None:
+        if await self.parts.expiry.once():
+            self.parts.scheduler.kick()
+
+    async def _publish(self) -> None:
+        assert self.parts.publish is not None
+        while await self.parts.publish():
+            pass
+
+    async def _look(self) -> None:
+        try:
+            self._status = await self.parts.read_status() or self._status
+        except AmbleError as trouble:
+            self.parts.telemetry.event("status.unreadable", detail=str(trouble))
+        self.parts.on_status(self.progress())
+
+    def _count(self, reply: LeaseReply) -> None:
+        if self._pages_before is None:
+            self._pages_before = reply.pages
+        now_s = self.parts.clock.monotonic_s()
+        if not self._rates or now_s - self._rates[-1][0] >= TICK_S:
+            self._rates.append((now_s, reply.pages))
+            while len(self._rates) > 2 and now_s - self._rates[0][0] > RATE_WINDOW_S:
+                self._rates.popleft()
+
+    def _rate(self) -> float:
+        if len(self._rates) < 2:
+            return 0.0
+        (first_s, first), (last_s, last) = self._rates[0], self._rates[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+    def _elapsed_s(self) -> float:
+        return self.parts.clock.monotonic_s() - self._started_s
+
+    def _result(self, reason: EndReason, trouble: str) -> CrawlResult:
+        status, last = self._status, self.parts.scheduler.last
+        pages = status.pages if status else 0
+        next_due_s = None
+        if last is not None and last.next_wake_ms is not None:
+            next_due_s = max(0.0, (last.next_wake_ms - last.now_ms) / 1000)
+        return CrawlResult(
+            reason=reason,
+            pages=pages,
+            pages_run=pages - (self._pages_before or 0),
+            documents=status.documents if status else 0,
+            queued=status.queued if status else 0,
+            failed=status.failed if status else 0,
+            excluded=status.excluded if status else 0,
+            bytes=status.bytes if status else 0,
+            elapsed_s=self._elapsed_s(),
+            next_due_s=next_due_s,
+            failures=_counts(status.failures if status else {}),
+            exclusions=_counts(status.exclusions if status else {}),
+            refused=_counts(status.refused if status else {}),
+            trouble=trouble,
+        )
+
+
+def _counts(counts: dict[str, int]) -> tuple[ReasonCount, ...]:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(ReasonCount(reason=reason, count=count) for reason, count in ordered)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Sequence[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

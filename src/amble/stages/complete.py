@@ -1,0 +1,114 @@
+"""Completion: PARSED to COMPLETE. Directives onto the record, the document offered for publication, the next due time.
+
+For a robots URL the manifest becomes the decision of its origin in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amble.domain.attempt import Lease, UrlKind
+from amble.domain.frontier import Applied, Complete, RecordParsed
+from amble.domain.manifest import NOINDEX, ManifestKey, ParseManifest
+from amble.domain.policy import Policy
+from amble.domain.revisit import ONCE, FreshnessClass, next_due_ms
+from amble.domain.robots import Retrieval, decide_retrieval
+from amble.formats.head import Head
+from amble.ports import Frontier
+from amble.stages.parse import Extracted, Source
+from amble.stages.rules import RobotsBook
+
+
+def withheld_because(status: int, manifest: ParseManifest, url: str, kind: int) -> str:
+    """Why the document is not published; "" when it is."""
+    if kind != UrlKind.PAGE:
+        return "not_a_page"
+    if not 200 <= status < 300:
+        return f"status_{status}"
+    if manifest.directives & NOINDEX:
+        return "noindex"
+    if manifest.canonical and manifest.canonical != url:
+        return "canonical_elsewhere"
+    if not manifest.text_bytes:
+        return "no_text"
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The last write of an attempt."""
+
+    frontier: Frontier
+    book: RobotsBook
+    policy: Policy
+    generation: int
+    store_now_ms: Callable[[], int]
+    freshness: FreshnessClass = ONCE
+
+    def parsed_row(self, lease: Lease, extracted: Extracted) -> RecordParsed:
+        """FETCHED to PARSED for this manifest."""
+        manifest = extracted.parsed.manifest
+        return RecordParsed(
+            key=lease.key,
+            extraction_generation=self.generation,
+            ref=extracted.manifest_ref,
+            links=len(manifest.links),
+            content_kind=manifest.content_kind,
+            text_ref=extracted.text_ref,
+            title=manifest.title,
+        )
+
+    def manifest_key(self, lease: Lease) -> ManifestKey:
+        """The key under which discovery consumes the links."""
+        return ManifestKey(lease.key.url_id, lease.key.attempt, self.generation)
+
+    async def record_parsed(self, lease: Lease, extracted: Extracted) -> Applied:
+        """The manifest exists."""
+        return await self.frontier.record_parsed(self.parsed_row(lease, extracted))
+
+    async def complete(self, source: Source, extracted: Extracted) -> Applied:
+        """Close the attempt."""
+        lease, manifest = source.lease, extracted.parsed.manifest
+        if lease.kind == UrlKind.ROBOTS:
+            return await self._complete_robots(source, extracted)
+        withheld = withheld_because(source.status, manifest, lease.url, lease.kind)
+        return await self.frontier.complete(
+            Complete(
+                key=lease.key,
+                extraction_generation=self.generation,
+                publish=not withheld,
+                canonical=manifest.canonical,
+                directives=manifest.directives,
+                fingerprint=manifest.fingerprint,
+                revisit_ms=next_due_ms(self.freshness, checks=1, changes=0),
+                withheld=withheld,
+            )
+        )
+
+    async def _complete_robots(self, source: Source, extracted: Extracted) -> Applied:
+        lease, rules = source.lease, extracted.parsed.manifest.robots
+        if rules is not None:
+            self.book.remember(extracted.manifest_ref, rules)
+        state, ttl_ms = decide_retrieval(
+            self.policy.robots,
+            lease.facts.robots,
+            Retrieval(
+                status=source.status,
+                complete=source.fetched.truncated in ("", "length"),
+                cache_control=Head(source.head).first("cache-control"),
+                rules=None if rules is None else extracted.manifest_ref,
+                crawl_delay_s=None if rules is None else rules.crawl_delay_s,
+            ),
+            now_ms=self.store_now_ms(),
+        )
+        return await self.frontier.complete(
+            Complete(
+                key=lease.key,
+                extraction_generation=self.generation,
+                publish=False,
+                robots=state,
+                robots_ttl_ms=ttl_ms,
+                withheld="not_a_page",
+            )
+        )

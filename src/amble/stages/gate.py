@@ -1,0 +1,220 @@
+"""The egress gate: sole authority for outbound requests, and the only place that makes a Permit.
+
+The order is cheapest first and spends nothing on refusal: epoch, robots decision, DNS, judgement of every address,
+and last the reservation of a start and a slot in the ledger, which checks epoch, pause, spacing and the robots
+version again in one commit. A lease opens no socket; a permit opens one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
+from typing import assert_never
+
+from amble.domain.attempt import Lease, UrlKind
+from amble.domain.decision import Category, Reason, Refusal
+from amble.domain.destination import judge_all
+from amble.domain.errors import ArchiveBroken
+from amble.domain.frontier import ReserveAsk, ReserveOutcome, ReserveReply
+from amble.domain.policy import Policy
+from amble.domain.politeness import effective_delay_ms
+from amble.domain.robots import RobotsOutcome
+from amble.domain.url import Origin, origin_of, target_of
+from amble.ports import Clock, Frontier, Permit, ResolveFailure, Resolver, Telemetry
+from amble.stages.rules import RobotsBook
+
+# A slot is held this much longer than the longest exchange: the time between reserving and opening the socket.
+HOLD_MARGIN_S = 15.0
+# When the resolver itself is silent, a URL that met it is offered again this much later.
+DNS_RETRY_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """The lease is not ours any more; whoever holds it now goes on. Nothing to record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The name did not resolve: a failed try, not a refusal of ours."""
+
+    category: Category
+    detail: str
+
+
+Answer = Permit | Refusal | Lapsed | Unreachable
+
+
+@dataclass(slots=True)
+class Fence:
+    """Whether this agent still holds its epoch. Once lost it never comes back: a new life takes a new epoch."""
+
+    epoch: int
+    lost: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class EgressGate:
+    """Asks nothing of a site; decides whether a request may start, and when not, why not and until when."""
+
+    frontier: Frontier
+    resolver: Resolver
+    book: RobotsBook
+    policy: Policy
+    allowed_nets: Sequence[IPv4Network | IPv6Network]
+    clock: Clock
+    telemetry: Telemetry
+    fence: Fence
+    address_active_max: int | None = None
+    _address_active: Counter[str] = field(default_factory=Counter)
+
+    async def ask(self, lease: Lease) -> Answer:
+        """Permission to start the request that `lease` is for."""
+        if self.fence.lost:
+            return Refusal(reason=Reason.STALE_EPOCH)
+        version = -1
+        crawl_delay_ms = lease.facts.robots.crawl_delay_ms
+        if lease.kind != UrlKind.ROBOTS and self.policy.robots.obey:
+            refusal = await self._judge_robots(lease)
+            if refusal is not None:
+                return refusal
+            version = lease.facts.robots.version
+        return await self._permit(lease, lease.url, version, crawl_delay_ms)
+
+    async def ask_hop(self, lease: Lease, url: str) -> Answer:
+        """Permission for one redirect hop of a robots URL, in the schedule of the hop's own origin."""
+        if self.fence.lost:
+            return Refusal(reason=Reason.STALE_EPOCH)
+        return await self._permit(lease, url, -1, 0)
+
+    def finished(self, permit: Permit) -> None:
+        """The request under `permit` is over."""
+        self._release_address(permit.address)
+
+    async def _judge_robots(self, lease: Lease) -> Refusal | None:
+        """The robots decision as it is now, at dispatch (RFC 9309, 2.2)."""
+        state = lease.facts.robots
+        match RobotsOutcome(state.outcome):
+            case RobotsOutcome.MISSING:
+                return Refusal(reason=Reason.ROBOTS_MISSING)
+            case RobotsOutcome.UNREACHABLE:
+                return Refusal(reason=Reason.ROBOTS_UNREACHABLE)
+            case RobotsOutcome.ALLOW_ALL:
+                return None
+            case RobotsOutcome.RULES | RobotsOutcome.STALE_RULES:
+                return await self._judge_rules(lease)
+            case unknown:
+                assert_never(unknown)
+
+    async def _judge_rules(self, lease: Lease) -> Refusal | None:
+        ref = lease.facts.robots.rules
+        if ref is None:
+            return Refusal(reason=Reason.ROBOTS_MISSING, detail="the decision names no rules")
+        try:
+            rules = await self.book.rules(ref)
+        except ArchiveBroken as broken:
+            return Refusal(reason=Reason.ROBOTS_MISSING, detail=str(broken))
+        allowed, pattern = rules.allows(lease.path)
+        if allowed:
+            return None
+        return Refusal(reason=Reason.ROBOTS_DISALLOWED, detail=f"Disallow: {pattern}", final=True)
+
+    async def _permit(self, lease: Lease, url: str, robots_version: int, crawl_delay_ms: int) -> Answer:
+        origin = origin_of(url)
+        found = await self.resolver.resolve(origin.host)
+        if isinstance(found, ResolveFailure):
+            if found.unavailable:
+                return Refusal(reason=Reason.DNS_UNAVAILABLE, detail=found.detail, retry_in_ms=DNS_RETRY_MS)
+            return Unreachable(found.category, found.detail)
+        judgement = judge_all(found.addresses, self.allowed_nets)
+        if judgement.refusals:
+            return Refusal(
+                reason=Reason.DESTINATION_REFUSED, detail="; ".join(judgement.refusals), final=True
+            )
+        address = self._pick(judgement.allowed, lease)
+        if address is None:
+            return Refusal(reason=Reason.ADDRESS_BUSY, detail=judgement.allowed[0])
+        self._address_active[address] += 1
+        answer = await self._reserve(lease, url, origin, address, robots_version, crawl_delay_ms)
+        if not isinstance(answer, Permit):
+            self._release_address(address)
+        return answer
+
+    def _release_address(self, address: str) -> None:
+        self._address_active[address] -= 1
+        if self._address_active[address] <= 0:
+            del self._address_active[address]
+
+    def _pick(self, addresses: Sequence[str], lease: Lease) -> str | None:
+        """One address to pin. A try after a failure takes the next one of the list."""
+        assert addresses
+        start = lease.tries % len(addresses)
+        for step in range(len(addresses)):
+            address = addresses[(start + step) % len(addresses)]
+            if self.address_active_max is None or self._address_active[address] < self.address_active_max:
+                return address
+        return None
+
+    async def _reserve(
+        self, lease: Lease, url: str, origin: Origin, address: str, robots_version: int, crawl_delay_ms: int
+    ) -> Answer:
+        limits = self.policy.fetch
+        asked_s = self.clock.monotonic_s()
+        hold_s = limits.longest_s + HOLD_MARGIN_S
+        reply = await self.frontier.reserve(
+            ReserveAsk(
+                key=lease.key,
+                epoch=self.fence.epoch,
+                origin=origin.key,
+                delay_ms=effective_delay_ms(
+                    self.policy.origin,
+                    spacing_ms=lease.facts.spacing_ms,
+                    crawl_delay_ms=crawl_delay_ms,
+                    last_fetch_ms=lease.facts.last_fetch_ms,
+                ),
+                hold_ms=int(hold_s * 1000),
+                robots_version=robots_version,
+                active_max=lease.facts.active_max,
+            )
+        )
+        if reply.outcome != ReserveOutcome.GRANTED:
+            return self._refused(reply)
+        now_s = self.clock.monotonic_s()
+        deadline_s = min(now_s + limits.longest_s, asked_s + hold_s - 1.0)
+        if deadline_s - now_s < limits.longest_s / 2:
+            # The store took so long to answer that the slot would end in the middle of the request.
+            return Refusal(reason=Reason.STORE_UNAVAILABLE, detail="the reservation came too late to be used")
+        return Permit(
+            url=url,
+            scheme=origin.scheme,
+            host=origin.host,
+            port=origin.port,
+            target=target_of(url),
+            address=address,
+            epoch=self.fence.epoch,
+            deadline_s=deadline_s,
+            origin_id=reply.origin_id,
+        )
+
+    def _refused(self, reply: ReserveReply) -> Refusal | Lapsed:
+        match ReserveOutcome(reply.outcome):
+            case ReserveOutcome.STALE:
+                return Lapsed()
+            case ReserveOutcome.FENCED:
+                self.fence.lost = True
+                self.telemetry.event("gate.fenced", epoch=self.fence.epoch)
+                return Refusal(reason=Reason.STALE_EPOCH)
+            case ReserveOutcome.NOT_YET:
+                return Refusal(reason=Reason.NOT_YET, retry_in_ms=max(0, reply.until_ms - reply.now_ms))
+            case ReserveOutcome.NO_SLOT:
+                return Refusal(reason=Reason.NO_SLOT)
+            case ReserveOutcome.PAUSED:
+                return Refusal(reason=Reason.ORIGIN_PAUSED)
+            case ReserveOutcome.ROBOTS_CHANGED:
+                return Refusal(reason=Reason.ROBOTS_CHANGED)
+            case ReserveOutcome.GRANTED:
+                raise AssertionError("a grant is not a refusal")
+            case unknown:
+                assert_never(unknown)

@@ -1,0 +1,59 @@
+"""What is broken around the crawl right now, in words an operator can read, and the waiting for it to pass.
+
+Dispatch asks nothing of the network while a trouble stands. A trouble is not an error: what was accepted is kept, and
+the probe of the part in question ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from amble.domain.decision import Reason
+from amble.ports import Clock, Telemetry
+
+PROBE_EVERY_S = 0.5
+
+Probe = Callable[[], Awaitable[str | None]]
+
+
+@dataclass(slots=True)
+class Health:
+    """Standing troubles by reason. `blocked` is what dispatch looks at."""
+
+    clock: Clock
+    telemetry: Telemetry
+    troubles: dict[Reason, str] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether any trouble stands."""
+        return bool(self.troubles)
+
+    def report(self, reason: Reason, detail: str) -> None:
+        """A part does not work. Repeating it is harmless."""
+        if self.troubles.get(reason) != detail:
+            self.telemetry.event("trouble.began", reason=reason.value, detail=detail)
+        self.troubles[reason] = detail
+        self._changed.set()
+
+    def clear(self, reason: Reason) -> None:
+        """The part works again."""
+        if self.troubles.pop(reason, None) is not None:
+            self.telemetry.event("trouble.ended", reason=reason.value)
+            self._changed.set()
+
+    def describe(self) -> str | None:
+        """One line for people, None when all is well."""
+        if not self.troubles:
+            return None
+        return "; ".join(f"{reason.value}: {detail}" for reason, detail in sorted(self.troubles.items()))
+
+    async def probe_until_well(self, reason: Reason, probe: Probe) -> None:
+        """Ask `probe` until it answers None; the trouble stands meanwhile. Returns when the part works."""
+        while (detail := await probe()) is not None:
+            self.report(reason, detail)
+            await self.clock.sleep(PROBE_EVERY_S)
+        self.clear(reason)

@@ -1,0 +1,244 @@
+"""The order of the line, and the only file that knows it. Each leg starts at a durable bar and ends at one.
+
+Dispatch   lease, gate, fetch, store        PENDING to FETCHED
+Extract    parse, complete                  FETCHED to COMPLETE
+Discover   cursor to admissions             (in stages/discover.py, called by Extract for what it just parsed)
+Publish    document to sinks
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from amble.domain.attempt import Lease, UrlKind
+from amble.domain.decision import Category, Reason, Refusal
+from amble.domain.errors import ArchiveBroken
+from amble.domain.fetched import Fetched
+from amble.domain.frontier import Applied, ParseStrike, Resumable
+from amble.domain.url import Canonicalizer, base_of
+from amble.ports import Archive, FetchFailure, Permit, Reply, Telemetry
+from amble.stages.complete import Completion
+from amble.stages.discover import Discovery
+from amble.stages.fetch import REDIRECTS, Fetcher, trouble_of
+from amble.stages.gate import EgressGate, Lapsed, Unreachable
+from amble.stages.parse import Extracted, Extraction, Source
+from amble.stages.store import Exchange, Recorder
+
+# A robots hop may have to wait for the other origin's turn; longer than this and the try has failed.
+HOP_WAIT_S_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """PENDING to FETCHED. What it returns is what Extract goes on with; None when there is nothing to parse."""
+
+    gate: EgressGate
+    fetcher: Fetcher
+    recorder: Recorder
+    canonicalizer: Canonicalizer
+    on_resolver_trouble: Callable[[str, str], None]
+
+    async def run(self, lease: Lease) -> Source | None:
+        """One attempt. Cancelled before an answer came, it puts the URL back."""
+        try:
+            return await self._attempt(lease)
+        except asyncio.CancelledError:
+            # Shielded: the put-back must reach the store even though this task is going down.
+            await asyncio.shield(self.recorder.put_back(lease, Reason.STOPPING))
+            raise
+
+    async def _attempt(self, lease: Lease) -> Source | None:
+        answer = await self.gate.ask(lease)
+        exchanges: list[Exchange] = []
+        while True:
+            if not isinstance(answer, Permit):
+                await self._no_permit(lease, answer, exchanges)
+                return None
+            started_s = self.gate.clock.wall_s()
+            try:
+                outcome = await self.fetcher.fetch(lease, answer)
+            finally:
+                self.gate.finished(answer)
+            if isinstance(outcome, FetchFailure):
+                await self.recorder.fail(lease, outcome)
+                return None
+            exchanges.append(Exchange(permit=answer, reply=outcome, url=answer.url, started_s=started_s))
+            hop = self._robots_hop(lease, outcome, answer.url)
+            if hop is None:
+                return await self._record(lease, exchanges)
+            if len(exchanges) > self.recorder.policy.robots.hops_max:
+                await self._too_many_hops(lease, exchanges)
+                return None
+            answer = await self._ask_hop(lease, hop)
+
+    async def _no_permit(
+        self, lease: Lease, answer: Refusal | Lapsed | Unreachable, exchanges: list[Exchange]
+    ) -> None:
+        match answer:
+            case Lapsed():
+                self.recorder.telemetry.event("dispatch.lapsed", url=lease.url)
+            case Unreachable(category, detail):
+                await self.recorder.fail(lease, FetchFailure(category, detail), requested=bool(exchanges))
+            case Refusal():
+                if answer.reason is Reason.DNS_UNAVAILABLE:
+                    self.on_resolver_trouble(lease.origin, answer.detail)
+                if answer.final and lease.kind == UrlKind.ROBOTS:
+                    # Whether its own address or a hop's: rules behind a refused door are rules that cannot be had.
+                    failure = FetchFailure(Category.REFUSED_DESTINATION, answer.detail)
+                    await self.recorder.fail(lease, failure, requested=bool(exchanges))
+                else:
+                    await self.recorder.refuse(lease, answer)
+
+    async def _record(self, lease: Lease, exchanges: list[Exchange]) -> Source | None:
+        last = exchanges[-1]
+        stored = await self.recorder.store(lease, exchanges)
+        fetched = stored.fetched
+        last_try = lease.tries + 1 >= self.recorder.policy.retry.tries_max
+        category = trouble_of(last.reply, last_try=last_try)
+        if category is not None:
+            await self.recorder.record_trouble(lease, last, fetched, category)
+            last.reply.body.close()
+            return None
+        applied = await self.recorder.record_fetched(lease, last, fetched)
+        if applied == Applied.STALE:
+            self.recorder.telemetry.event("dispatch.stale", url=lease.url)
+            last.reply.body.close()
+            return None
+        return Source(
+            lease=lease,
+            fetched=fetched,
+            head=last.reply.head,
+            body=last.reply.body,
+            record_id=stored.record_id,
+        )
+
+    # -- robots.txt may be elsewhere: the one place where a redirect is followed inside an attempt ---------------
+
+    def _robots_hop(self, lease: Lease, reply: Reply, url: str) -> str | None:
+        """Where a redirected robots.txt is to be asked next; None when this answer is the last."""
+        if lease.kind != UrlKind.ROBOTS or reply.status not in REDIRECTS:
+            return None
+        location = reply.headers.get("location")
+        base = base_of(url)
+        if not location or isinstance(base, Reason):
+            return None
+        target = self.canonicalizer.canon(location, base)
+        return None if isinstance(target, Reason) else target
+
+    async def _ask_hop(self, lease: Lease, url: str) -> Permit | Refusal | Lapsed | Unreachable:
+        """Ask the gate for the hop, waiting for the other origin's turn within bounds."""
+        clock = self.gate.clock
+        give_up_s = clock.monotonic_s() + HOP_WAIT_S_MAX
+        while True:
+            answer = await self.gate.ask_hop(lease, url)
+            waits = isinstance(answer, Refusal) and answer.reason in (Reason.NOT_YET, Reason.NO_SLOT)
+            if not waits:
+                return answer
+            assert isinstance(answer, Refusal)
+            wait_s = max(0.05, answer.retry_in_ms / 1000)
+            if clock.monotonic_s() + wait_s > give_up_s:
+                return Unreachable(Category.ROBOTS_HOPS, f"no turn at {url} within {HOP_WAIT_S_MAX:.0f} s")
+            await clock.sleep(wait_s)
+
+    async def _too_many_hops(self, lease: Lease, exchanges: list[Exchange]) -> None:
+        await self.recorder.store(lease, exchanges)
+        await self.recorder.fail(
+            lease,
+            FetchFailure(
+                Category.ROBOTS_HOPS,
+                f"more than {self.recorder.policy.robots.hops_max} redirects",
+                exchanges[-1].reply.timings,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBody:
+    """A body read back from the archive, small enough by the limits of the fetch to be in memory."""
+
+    content: bytes
+    sha256: bytes
+
+    @property
+    def length(self) -> int:
+        """Bytes in all."""
+        return len(self.content)
+
+    @property
+    def digest(self) -> bytes:
+        """sha256, as recorded when it was fetched."""
+        return self.sha256
+
+    def pieces(self) -> Iterator[bytes]:
+        """The content at once."""
+        yield self.content
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extract:
+    """FETCHED to COMPLETE, and the links on their way."""
+
+    extraction: Extraction
+    completion: Completion
+    discovery: Discovery
+    archive: Archive
+    telemetry: Telemetry
+
+    async def run(self, source: Source) -> None:
+        """Parse, complete, discover. The three writes are issued in order and share a commit."""
+        try:
+            if source.fetched.not_modified:
+                prior = await self._from_archive(source.lease, source.fetched, source.strikes)
+                if prior is None:
+                    return
+                source = prior
+            extracted = await self.extraction.extract(source)
+        finally:
+            source.body.close()
+        if extracted is not None:
+            await self._finish(source, extracted)
+
+    async def resume(self, work: Resumable) -> None:
+        """Go on from the stored body of an earlier life; nothing is fetched again."""
+        source = await self._from_archive(work.lease, work.fetched, work.strikes)
+        if source is not None:
+            await self.run(source)
+
+    async def _finish(self, source: Source, extracted: Extracted) -> None:
+        lease, manifest = source.lease, extracted.parsed.manifest
+        await asyncio.gather(
+            self.completion.record_parsed(lease, extracted),
+            self.completion.complete(source, extracted),
+            self.discovery.consume(
+                self.completion.manifest_key(lease),
+                manifest.links,
+                depth=lease.depth,
+                hops=lease.hops,
+                directives=manifest.directives,
+            ),
+        )
+
+    async def _from_archive(self, lease: Lease, fetched: Fetched, strikes: int) -> Source | None:
+        """The stored body; None when the archive has lost it, which ends the URL as parse_failed with that reason."""
+        assert fetched.body_ref is not None, "FETCHED is never committed without a body reference"
+        try:
+            record = await self.archive.read(fetched.body_ref)
+        except ArchiveBroken as broken:
+            self.telemetry.event("archive.broken", url=lease.url, detail=str(broken))
+            await self.extraction.frontier.parse_strike(
+                ParseStrike(key=lease.key, detail=str(broken)[:300], final=True)
+            )
+            return None
+        return Source(
+            lease=lease,
+            fetched=fetched,
+            head=record.http_head,
+            body=StoredBody(record.payload, fetched.digest or b""),
+            record_id=record.record_id,
+            strikes=strikes,
+        )

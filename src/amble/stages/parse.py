@@ -1,0 +1,148 @@
+"""Extraction: a stored body goes through a sandboxed child, its manifest into the archive, the URL to PARSED.
+
+The manifest is durable before the state says so. A body that kills its child costs itself a strike and, after a
+bounded number of them, ends as `parse_failed`; nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amble.domain.attempt import Lease
+from amble.domain.decision import Reason
+from amble.domain.errors import ArchiveUnavailable, SandboxUnavailable
+from amble.domain.fetched import BodyRef, Fetched
+from amble.domain.frontier import ParseStrike
+from amble.domain.policy import ParseLimits
+from amble.formats import manifest_json, warc
+from amble.ports import (
+    Archive,
+    Clock,
+    Entropy,
+    Frontier,
+    NewRecord,
+    Parsed,
+    ParseFailure,
+    ParserPool,
+    ParseTask,
+    ReplayableBody,
+    Telemetry,
+)
+from amble.stages.health import Health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A fetched page as the parser wants it: from the fetch just made, or read back from the archive."""
+
+    lease: Lease
+    fetched: Fetched
+    head: bytes
+    body: ReplayableBody
+    record_id: str  # of the record that holds the body
+    strikes: int = 0
+
+    @property
+    def status(self) -> int:
+        """The status the body came with: after a 304 that is the 200 of the visit that brought it."""
+        return 200 if self.fetched.not_modified else self.fetched.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted:
+    """A durable manifest: what the child found, and where manifest and text lie."""
+
+    parsed: Parsed
+    manifest_ref: BodyRef
+    text_ref: BodyRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """Body to manifest."""
+
+    pool: ParserPool
+    archive: Archive
+    frontier: Frontier
+    clock: Clock
+    entropy: Entropy
+    telemetry: Telemetry
+    health: Health
+    limits: ParseLimits
+
+    async def extract(self, source: Source) -> Extracted | None:
+        """Parse and store the manifest; None when the page ended as parse_failed or the lease was lost."""
+        strikes = source.strikes
+        while True:
+            outcome = await self._parse(source)
+            if isinstance(outcome, Parsed):
+                return await self._store(source, outcome)
+            strikes += 1
+            final = strikes >= self.limits.strikes_max
+            self.telemetry.event(
+                "parse.failed",
+                url=source.lease.url,
+                reason=outcome.reason,
+                detail=outcome.detail,
+                final=final,
+            )
+            applied = await self.frontier.parse_strike(
+                ParseStrike(
+                    key=source.lease.key, detail=f"{outcome.reason}: {outcome.detail}"[:300], final=final
+                )
+            )
+            if final or not applied:
+                return None
+
+    async def _parse(self, source: Source) -> Parsed | ParseFailure:
+        task = ParseTask(
+            url=source.lease.url,
+            kind=source.lease.kind,
+            status=source.status,
+            head=source.head,
+            body=source.body,
+        )
+        while True:
+            try:
+                outcome = await self.pool.parse(task)
+            except SandboxUnavailable as trouble:
+                self.health.report(Reason.PARSERS_UNAVAILABLE, str(trouble))
+                await self.clock.sleep(0.5)
+                continue
+            self.health.clear(Reason.PARSERS_UNAVAILABLE)
+            return outcome
+
+    async def _store(self, source: Source, parsed: Parsed) -> Extracted:
+        records = self._records(source, parsed)
+        while True:
+            try:
+                refs = await self.archive.append(records)
+                break
+            except ArchiveUnavailable as trouble:
+                self.health.report(Reason.ARCHIVE_UNAVAILABLE, str(trouble))
+                await self.health.probe_until_well(Reason.ARCHIVE_UNAVAILABLE, self.archive.probe)
+        return Extracted(parsed=parsed, manifest_ref=refs[0], text_ref=refs[1] if len(refs) > 1 else None)
+
+    def _records(self, source: Source, parsed: Parsed) -> list[NewRecord]:
+        url, now_s = source.lease.url, self.clock.wall_s()
+        records = [
+            warc.metadata(
+                record_id=warc.record_id(self.entropy.token(16)),
+                date_s=now_s,
+                url=url,
+                refers_to=source.record_id,
+                block=manifest_json.encode(parsed.manifest, parsed.main),
+                content_type=manifest_json.CONTENT_TYPE,
+            )
+        ]
+        if parsed.text:
+            records.append(
+                warc.conversion(
+                    record_id=warc.record_id(self.entropy.token(16)),
+                    date_s=now_s,
+                    url=url,
+                    refers_to=source.record_id,
+                    block=parsed.text,
+                )
+            )
+        return records
