@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from amble.domain.attempt import RobotsState
-from amble.domain.decision import Reason, Rejected
-from amble.domain.fetched import BodyRef
 from amble.domain.manifest import RobotsRules
 from amble.domain.policy import RobotsPolicy
 
@@ -138,20 +136,6 @@ class RuleSet:
         return 0, True, ""
 
 
-def judge_path(outcome: int, rules: RuleSet | None, path: str) -> Rejected | None:
-    """None where a robots decision lets `path` be fetched, else the reason. `rules` belongs to (STALE_)RULES."""
-    if path == ROBOTS_PATH or outcome == RobotsOutcome.ALLOW_ALL:
-        return None
-    if outcome == RobotsOutcome.MISSING:
-        return Rejected(Reason.ROBOTS_MISSING)
-    if outcome == RobotsOutcome.UNREACHABLE:
-        return Rejected(Reason.ROBOTS_UNREACHABLE)
-    if rules is None:
-        return Rejected(Reason.ROBOTS_MISSING, "the rules are not at hand")
-    allowed, pattern = rules.allows(path)
-    return None if allowed else Rejected(Reason.ROBOTS_DISALLOWED, f"Disallow: {pattern}")
-
-
 # --- retrieval -------------------------------------------------------------------------------------------------
 
 _NOT_MODIFIED = 304
@@ -162,65 +146,47 @@ _MAX_AGE = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,10})", re.IGNORECASE)
 _UNCACHED = re.compile(r"(?:^|,)\s*(?:no-cache|no-store)\s*(?:[,=]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrieval:
-    """How one try at robots.txt ended, redirects already followed.
+@dataclass(frozen=True, slots=True)
+class RobotsDecision:
+    """What holds for an origin from now on, and in how many ms its robots.txt must be fetched again."""
 
-    `status` is that of the last answer, None where there was none (name, network, TLS, time, redirect chain without
-    end). `complete` False: the body broke off other than at the size limit. `rules` refers to the manifest of the
-    parsed file, for a 2xx.
+    outcome: RobotsOutcome
+    ttl_ms: int
+
+
+def decide_answer(
+    status: int, rules: RobotsRules | None, *, cache_control: str, policy: RobotsPolicy
+) -> RobotsDecision:
+    """What a complete answer for robots.txt means, redirects already followed.
+
+    `rules`: what was read from the body; for a 304, from the body that is still valid. 2xx and 304: these rules. 4xx:
+    there are none (RFC 9309 2.3.1.3), except where the status means "not now". Everything else closes the origin
+    (2.3.1.4); a caller that still holds a good copy asks `decide_failure` instead.
     """
+    if rules is not None and (200 <= status < 300 or status == _NOT_MODIFIED):
+        return RobotsDecision(RobotsOutcome.RULES, fresh_ms(policy, cache_control))
+    if 400 <= status < 500 and status not in _NOT_NOW:
+        return RobotsDecision(RobotsOutcome.ALLOW_ALL, fresh_ms(policy, cache_control))
+    return RobotsDecision(RobotsOutcome.UNREACHABLE, policy.unreachable_retry_ms)
 
-    status: int | None
-    complete: bool = True
-    cache_control: str = ""
-    rules: BodyRef | None = None
-    crawl_delay_s: float | None = None
 
+def decide_failure(
+    prior: RobotsState, *, policy: RobotsPolicy, now_ms: int, throttled: bool = False
+) -> RobotsDecision:
+    """What it means that robots.txt could not be had: 5xx, 429, name, network, TLS, time, endless redirects.
 
-def decide_retrieval(
-    policy: RobotsPolicy, prior: RobotsState, retrieval: Retrieval, *, now_ms: int
-) -> tuple[RobotsState, int]:
-    """(the origin's new robots decision, ms until it must be fetched again).
-
-    2xx: its rules. 304: the rules we have, fresh again. 4xx: no rules (RFC 9309 2.3.1.3), except those that mean
-    "not now". Everything else is unreachable (2.3.1.4): the last good copy serves while it is younger than
-    `policy.stale_while_unreachable_ms`, and without one nothing may be fetched. `now_ms` is the store's clock as the
-    caller last saw it.
+    STALE_RULES keeps the rules, the Crawl-delay and `fetched_at_ms` of `prior`, while that copy is younger than
+    `policy.stale_while_unreachable_ms`; without such a copy nothing may be fetched. `now_ms` is the store's clock; the
+    deadline of a live lease is a safe upper bound for it. `throttled` (429): asked again soon.
     """
-    status = retrieval.status
-    rules: BodyRef | None
-    if status is not None and 200 <= status < 300 and retrieval.complete and retrieval.rules is not None:
-        outcome, rules = RobotsOutcome.RULES, retrieval.rules
-        delay_ms = int((retrieval.crawl_delay_s or 0) * 1000)
-    elif status == _NOT_MODIFIED and prior.outcome in _HAS_COPY:
-        outcome, rules, delay_ms = RobotsOutcome.RULES, prior.rules, prior.crawl_delay_ms
-    elif status is not None and 400 <= status < 500 and status not in _NOT_NOW:
-        outcome, rules, delay_ms = RobotsOutcome.ALLOW_ALL, None, 0
-    else:
-        return _unreachable(policy, prior, status, now_ms)
-    ttl_ms = fresh_ms(policy, retrieval.cache_control)
-    state = RobotsState(int(outcome), prior.version + 1, now_ms, now_ms + ttl_ms, rules, delay_ms)
-    return state, ttl_ms
-
-
-def _unreachable(
-    policy: RobotsPolicy, prior: RobotsState, status: int | None, now_ms: int
-) -> tuple[RobotsState, int]:
     # A server that says "not now" will soon say something else.
-    retry_ms = policy.unreachable_retry_ms
-    if status in _NOT_NOW:
-        retry_ms = min(retry_ms, policy.fresh_ms_min)
+    retry_ms = (
+        min(policy.unreachable_retry_ms, policy.fresh_ms_min) if throttled else policy.unreachable_retry_ms
+    )
     left_ms = prior.fetched_at_ms + policy.stale_while_unreachable_ms - now_ms
-    if prior.outcome in _HAS_COPY and left_ms > 0:
-        ttl_ms = min(retry_ms, left_ms)
-        outcome, rules, delay_ms = RobotsOutcome.STALE_RULES, prior.rules, prior.crawl_delay_ms
-        fetched_at_ms = prior.fetched_at_ms
-    else:
-        ttl_ms = retry_ms
-        outcome, rules, delay_ms, fetched_at_ms = RobotsOutcome.UNREACHABLE, None, 0, now_ms
-    state = RobotsState(int(outcome), prior.version + 1, fetched_at_ms, now_ms + ttl_ms, rules, delay_ms)
-    return state, ttl_ms
+    if prior.outcome in _HAS_COPY and prior.rules is not None and left_ms > 0:
+        return RobotsDecision(RobotsOutcome.STALE_RULES, min(retry_ms, left_ms))
+    return RobotsDecision(RobotsOutcome.UNREACHABLE, retry_ms)
 
 
 def fresh_ms(policy: RobotsPolicy, cache_control: str) -> int:
