@@ -34,11 +34,15 @@ _CONTACT_FIX = "give one with --contact https://you.example/bot"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as somebody gave it, unchecked. `text` True: it came as text (environment, command line)."""
+    """A value as somebody gave it, unchecked. `text` True: it came as text (environment, command line).
+
+    `accepts` replaces the setting's own words in a message, where an option takes other units than its setting.
+    """
 
     value: object
     source: str
     text: bool = True
+    accepts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +201,16 @@ def check(setting: Setting, given: Given) -> _Checked | _Refused:
         raw = _items(str(given.value)) if given.text and setting.kind.many else given.value
         value: Any = setting.kind.adapter.validate_python(raw, strict=not given.text)
     except (ValidationError, tomllib.TOMLDecodeError):
-        return _Refused(
-            f"{setting.name} = {_quoted(given.value)} ({given.source}) is not accepted: give {setting.kind.accepts}"
-        )
+        return _Refused(_refusal(setting, given))
     return _Checked(tuple(value) if setting.kind.many else value)
+
+
+def _refusal(setting: Setting, given: Given) -> str:
+    """One line in the words of whoever gave the value: an option, or a setting and where it stands."""
+    accepts = given.accepts or setting.kind.accepts
+    if given.source.startswith("--") and given.source != "--set":
+        return f"{given.source} {_quoted(given.value)} is not accepted: give {accepts}"
+    return f"{setting.name} = {_quoted(given.value)} ({given.source}) is not accepted: give {accepts}"
 
 
 def _items(text: str) -> object:
@@ -212,6 +222,8 @@ def _items(text: str) -> object:
 
 def _quoted(value: object) -> str:
     """A value for a message: one line, not too long, strings in quotes."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 80 else text[:77] + "..."
 

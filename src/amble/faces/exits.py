@@ -97,6 +97,8 @@ def exit_code_of(result: CrawlResult) -> ExitCode:
 def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
     """(exit code, one line per mistake) of an exception that amble or the system raises on purpose, else None."""
     match exc:
+        case BaseExceptionGroup():
+            return _lines_for_group(exc)
         case ConfigErrors():
             return ExitCode.USAGE, exc.problems
         case CrawlFolderBusy():
@@ -116,6 +118,15 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             return ExitCode.UNUSABLE, [f"{where}{exc.strerror}; free some space or mend the permissions"]
         case _:
             return None
+
+
+def _lines_for_group(group: BaseExceptionGroup[BaseException]) -> tuple[ExitCode, Sequence[str]] | None:
+    """The lines of every member, when all of them are known; the code of the first."""
+    known = [lines_for(member) for member in group.exceptions]
+    found = [item for item in known if item is not None]
+    if len(found) < len(known) or not found:
+        return None
+    return found[0][0], list(dict.fromkeys(line for _, lines in found for line in lines))
 
 
 def write_crash_log(exc: BaseException, folder: Path | None) -> Path | None:

@@ -1,0 +1,476 @@
+"""What a running crawl shows: a live panel on a terminal, a plain line now and then elsewhere, JSON lines for programs.
+
+Each of the three is a Display; `faces/run.py` feeds it. Drawing reads `Progress` and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from amble.app.progress import CrawlResult, Progress
+from amble.domain.policy import Budget
+from amble.faces import text
+from amble.faces.exits import ExitCode
+
+REFRESH_PER_S = 4
+LINE_EVERY_S = 5.0
+# One bar of the rate picture for each look, at most so many.
+RATES_KEPT = 40
+_BARS = "▁▂▃▄▅▆▇█"
+
+_LIMITS = {
+    "": "nothing: as fast as the sites and this machine allow",
+    "politeness": "politeness: every origin with work has had its turn and rests",
+    "concurrency": "requests at once (--concurrency)",
+    "page budget": "the page budget is spent (--pages)",
+    "parse_backlog": "the parsers: enough fetched pages wait for them (parse.children)",
+    "trouble": "trouble, see below",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is known when a crawl starts."""
+
+    folder: Path
+    resumes: bool
+    seeds: int
+    new_seeds: int
+    budget: Budget
+
+
+class Display(Protocol):
+    """Shows one run from its start to its end."""
+
+    def start(self, start: Start) -> None:
+        """The crawl is open."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """One look; called several times a second."""
+        ...
+
+    def stopping(self) -> None:
+        """The operator asked for a stop."""
+        ...
+
+    def end(self, result: CrawlResult, code: ExitCode) -> None:
+        """The crawl is over. Called once, also when it ended in trouble."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was. May be called at any time, and twice."""
+        ...
+
+
+def limit_words(progress: Progress) -> str:
+    """What holds the rate down now, in words."""
+    return _LIMITS.get(progress.binding_limit, text.words(progress.binding_limit))
+
+
+def waits_words(progress: Progress, most: int = 4) -> str:
+    """For what the origins with queued work wait: `12 not yet, 3 backing off`, the most frequent first."""
+    ordered = sorted(progress.origins_waiting.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{text.count(number)} {_wait(reason)}" for reason, number in ordered[:most] if number]
+    rest = sum(number for _, number in ordered[most:])
+    return ", ".join([*shown, *([f"{text.count(rest)} for other reasons"] if rest else [])])
+
+
+_WAITS = {
+    "not_yet": "for their delay",
+    "no_slot": "for a free slot",
+    "origin_backing_off": "resting after failures",
+    "origin_paused": "paused",
+    "retry_later": "to try again",
+    "robots_missing": "for robots.txt",
+    "robots_expired": "for a fresh robots.txt",
+    "robots_unreachable": "for an unreachable robots.txt",
+    "dns_unavailable": "for the name server",
+}
+
+
+def _wait(reason: str) -> str:
+    return _WAITS.get(reason, text.words(reason))
+
+
+# --- a terminal --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Panel:
+    """The live picture itself: eight short lines, drawn anew from the last look."""
+
+    start: Start
+    progress: Progress = field(default_factory=Progress)
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
+    is_stopping: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Group(*self._lines(options.max_width))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(40, options.max_width)
+
+    def _lines(self, width: int) -> list[RenderableType]:
+        look = self.progress
+        lines: list[RenderableType] = [self._head(width), self._counts(look)]
+        bars = self._budgets(look)
+        if bars is not None:
+            lines.append(bars)
+        lines.append(self._facts(look, width))
+        lines.append(self._foot())
+        return lines
+
+    def _head(self, width: int) -> RenderableType:
+        head = Table.grid(expand=True)
+        head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        head.add_column(justify="right", no_wrap=True)
+        verb = "stopping" if self.is_stopping else "resuming into" if self.start.resumes else "crawling into"
+        name = Text.assemble(("amble ", "bold cyan"), f"{verb} ", (text.safe(str(self.start.folder)), "bold"))
+        head.add_row(name, Text(text.clock(self.progress.elapsed_s), "dim"))
+        return head
+
+    def _counts(self, look: Progress) -> RenderableType:
+        grid = Table.grid(padding=(0, 3))
+        for _ in range(6):
+            grid.add_column(no_wrap=True)
+        grid.add_row(
+            *(Text(name, "dim") for name in ("pages", "rate", "queued", "on the wire", "failed", "excluded"))
+        )
+        grid.add_row(
+            Text(text.count(look.pages), "bold green"),
+            Text(text.rate(look.pages_per_s), "bold"),
+            text.count(look.queued),
+            text.count(look.active),
+            Text(text.count(look.failed), "red" if look.failed else ""),
+            text.count(look.excluded),
+        )
+        return grid
+
+    def _budgets(self, look: Progress) -> RenderableType | None:
+        budget = self.start.budget
+        grid = Table.grid(padding=(0, 2))
+        for _ in range(3):
+            grid.add_column(no_wrap=True)
+        if budget.pages_max is not None:
+            words = f"{text.count(look.pages)} of {text.plural(budget.pages_max, 'page')}"
+            grid.add_row(Text("budget", "dim"), _bar(budget.pages_max, look.pages), words)
+        if budget.seconds_max is not None:
+            words = f"{text.duration(look.elapsed_s)} of {text.duration(budget.seconds_max)}"
+            name = Text("" if grid.row_count else "budget", "dim")
+            grid.add_row(name, _bar(budget.seconds_max, look.elapsed_s), words)
+        return grid if grid.row_count else None
+
+    def _facts(self, look: Progress, width: int) -> RenderableType:
+        grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1, overflow="fold")
+        for name, value in self._fact_rows(look, width):
+            grid.add_row(Text(name, "dim"), value)
+        return grid
+
+    def _fact_rows(self, look: Progress, width: int) -> list[tuple[str, RenderableType]]:
+        waits = waits_words(look)
+        origins = f"{text.count(look.origins_ready)} ready" + (f"; waiting: {waits}" if waits else "")
+        stored = f"{text.size(look.bytes)} of bodies"
+        if look.parse_backlog:
+            stored += f"; {text.plural(look.parse_backlog, 'page')} at the parsers"
+        rows: list[tuple[str, RenderableType]] = [
+            ("stored", stored),
+            ("origins", origins),
+            ("limit", limit_words(look)),
+        ]
+        if len(self.rates) > 1 and max(self.rates) > 0:
+            rows.insert(0, ("rate", Text(spark(self.rates, min(RATES_KEPT, width - 12)), "cyan")))
+        if look.trouble:
+            rows.append(("trouble", Text(text.safe(look.trouble), "bold red")))
+        return rows
+
+    def _foot(self) -> RenderableType:
+        if self.is_stopping:
+            return Text("Finishing what is under way; Ctrl-C again stops at once.", "yellow")
+        return Text("Ctrl-C stops cleanly; the same command goes on.", "dim")
+
+
+def _bar(total: float, done: float) -> ProgressBar:
+    return ProgressBar(total=total, completed=min(total, done), width=24)
+
+
+def spark(rates: deque[float], width: int) -> str:
+    """A small picture of the last rates, the highest as a full bar."""
+    shown = list(rates)[-max(1, width) :]
+    top = max(shown) or 1.0
+    return "".join(_BARS[round(rate / top * (len(_BARS) - 1))] for rate in shown)
+
+
+class LiveDisplay:
+    """A panel that redraws itself in place, then leaves only the summary."""
+
+    def __init__(self, console: Console, summary: Summary) -> None:
+        self._console = console
+        self._summary = summary
+        self._live: Live | None = None
+        self._panel: Panel | None = None
+        self._rate_at_s = -1.0
+
+    def start(self, start: Start) -> None:
+        """Begin to draw."""
+        self._summary.start = start
+        self._panel = Panel(start)
+        # Drawn by our own calls and not by a thread: the picture and the crawl never race.
+        self._live = Live(self._panel, console=self._console, auto_refresh=False, transient=True)
+        self._live.start(refresh=True)
+
+    def show(self, progress: Progress) -> None:
+        """Draw one look."""
+        if self._panel is None or self._live is None:
+            return
+        self._panel.progress = progress
+        if progress.elapsed_s - self._rate_at_s >= 1.0:
+            self._rate_at_s = progress.elapsed_s
+            self._panel.rates.append(progress.pages_per_s)
+        self._live.refresh()
+
+    def stopping(self) -> None:
+        """Say so at once."""
+        if self._panel is not None and self._live is not None:
+            self._panel.is_stopping = True
+            self._live.refresh()
+
+    def end(self, result: CrawlResult, code: ExitCode) -> None:
+        """Replace the panel by the summary."""
+        self.close()
+        self._summary.print(result, code)
+
+    def close(self) -> None:
+        """Take the panel away and give the cursor back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+# --- no terminal -------------------------------------------------------------------------------------------------
+
+
+class PlainDisplay:
+    """One line every five seconds, then the summary: for pipes, logs and --quiet (no lines at all)."""
+
+    def __init__(self, out: IO[str], summary: Summary, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._out = out
+        self._summary = summary
+        self._quiet = quiet
+        self._waits_most = 100 if verbose else 3
+        self._next_s = LINE_EVERY_S
+        self._trouble: str | None = None
+
+    def start(self, start: Start) -> None:
+        """Say where."""
+        self._summary.start = start
+        verb = "resuming" if start.resumes else "crawling into"
+        seeds = text.plural(start.seeds, "seed") + (
+            f", {start.new_seeds} new" if start.resumes and start.new_seeds else ""
+        )
+        self._line(f"amble {verb} {text.safe(str(start.folder))}: {seeds}; Ctrl-C stops cleanly")
+
+    def show(self, progress: Progress) -> None:
+        """A line when one is due; trouble and its end are told at once."""
+        if progress.trouble != self._trouble:
+            self._trouble = progress.trouble
+            self._line(f"trouble: {text.safe(progress.trouble)}" if progress.trouble else "trouble is over")
+        if progress.elapsed_s < self._next_s:
+            return
+        self._next_s = progress.elapsed_s + LINE_EVERY_S
+        self._line(plain_line(progress, self._waits_most))
+
+    def stopping(self) -> None:
+        """Say so."""
+        self._line("stopping: finishing what is under way; Ctrl-C again stops at once")
+
+    def end(self, result: CrawlResult, code: ExitCode) -> None:
+        """The summary."""
+        self._summary.print(result, code)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _line(self, line: str) -> None:
+        if not self._quiet:
+            print(line, file=self._out, flush=True)
+
+
+def plain_line(progress: Progress, waits_most: int = 3) -> str:
+    """One look as one line."""
+    parts = [
+        text.clock(progress.elapsed_s),
+        f"pages {text.count(progress.pages)} ({text.rate(progress.pages_per_s)})",
+        f"queued {text.count(progress.queued)}",
+        f"on the wire {text.count(progress.active)}",
+        f"failed {text.count(progress.failed)}",
+        f"excluded {text.count(progress.excluded)}",
+        f"stored {text.size(progress.bytes)}",
+        f"origins {text.count(progress.origins_ready)} ready",
+    ]
+    if waits := waits_words(progress, waits_most):
+        parts.append(f"waiting {waits}")
+    if progress.binding_limit:
+        parts.append(f"limit {text.words(progress.binding_limit)}")
+    return "  ".join(parts)
+
+
+# --- programs ----------------------------------------------------------------------------------------------------
+
+
+class JsonDisplay:
+    """JSON lines: `start`, `progress` every five seconds, `stopping`, `result`."""
+
+    def __init__(self, out: IO[str], *, quiet: bool = False) -> None:
+        self._out = out
+        self._quiet = quiet
+        self._next_s = 0.0
+
+    def start(self, start: Start) -> None:
+        """The first line."""
+        self._write(
+            "start",
+            folder=str(start.folder),
+            resumes=start.resumes,
+            seeds=start.seeds,
+            new_seeds=start.new_seeds,
+            pages_max=start.budget.pages_max,
+            seconds_max=start.budget.seconds_max,
+        )
+
+    def show(self, progress: Progress) -> None:
+        """A line when one is due."""
+        if progress.elapsed_s >= self._next_s and not self._quiet:
+            self._next_s = progress.elapsed_s + LINE_EVERY_S
+            self._write("progress", **asdict(progress))
+
+    def stopping(self) -> None:
+        """One line."""
+        self._write("stopping")
+
+    def end(self, result: CrawlResult, code: ExitCode) -> None:
+        """The last line."""
+        self._write("result", **asdict(result), exit_code=int(code))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _write(self, event: str, **facts: Any) -> None:
+        print(json.dumps({"event": event, **facts}, ensure_ascii=False), file=self._out, flush=True)
+
+
+# --- the end -----------------------------------------------------------------------------------------------------
+
+_HEADLINES = {
+    "finished": "Finished: nothing is left to fetch.",
+    "page_budget": "The page budget is spent.",
+    "time_budget": "The time budget is spent.",
+    "stopped": "Stopped cleanly.",
+    "waiting": "Nothing more is due soon.",
+    "trouble": "Ended in trouble.",
+}
+REASONS_SHOWN = 4
+
+
+class Summary:
+    """What is printed when a crawl is over: how it ended, what there is, why things failed, and what to do next."""
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console = console
+        self._most = 1_000 if verbose else REASONS_SHOWN
+        self.start: Start | None = None
+
+    def print(self, result: CrawlResult, code: ExitCode) -> None:
+        """Print it."""
+        self._console.print(self._headline(result, code))
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in self._rows(result):
+            grid.add_row(Text(name, "dim"), value)
+        self._console.print(grid)
+
+    def _headline(self, result: CrawlResult, code: ExitCode) -> Text:
+        words = _HEADLINES[result.reason.value]
+        if code is ExitCode.NOTHING:
+            words = "Nothing could be fetched." if result.failed or result.excluded else words
+        style = (
+            "bold green" if code is ExitCode.OK else "bold yellow" if code is ExitCode.STOPPED else "bold red"
+        )
+        return Text(words, style)
+
+    def _rows(self, result: CrawlResult) -> list[tuple[str, str]]:
+        rows = [
+            ("pages", self._pages(result)),
+            ("documents", text.count(result.documents)),
+            ("queued", self._queued(result)),
+        ]
+        for name, number, counts in (
+            ("failed", result.failed, result.failures),
+            ("excluded", result.excluded, result.exclusions),
+            ("links left out", sum(item.count for item in result.refused), result.refused),
+        ):
+            if number:
+                rows.append((name, f"{text.count(number)}{_because(counts, self._most)}"))
+        if result.trouble:
+            rows.append(("trouble", text.safe(result.trouble)))
+        return rows + self._places(result)
+
+    def _pages(self, result: CrawlResult) -> str:
+        run = f" ({text.count(result.pages_run)} in this run)" if result.pages_run != result.pages else ""
+        speed = result.pages_run / result.elapsed_s if result.elapsed_s > 0 else 0.0
+        return (
+            f"{text.count(result.pages)}{run}, {text.size(result.bytes)} "
+            f"in {text.duration(result.elapsed_s)} ({text.rate(speed)})"
+        )
+
+    def _queued(self, result: CrawlResult) -> str:
+        if result.next_due_s is None or not result.queued:
+            return text.count(result.queued)
+        due = (
+            "due now"
+            if result.next_due_s < 1
+            else f"the next one is due in {text.duration(result.next_due_s)}"
+        )
+        return f"{text.count(result.queued)}, {due}"
+
+    def _places(self, result: CrawlResult) -> list[tuple[str, str]]:
+        if self.start is None:
+            return []
+        folder = text.safe(str(self.start.folder))
+        rows = [("results", f"{folder}/archive (WARC)")]
+        if result.documents:
+            rows.append(("", f"amble export {folder} --to jsonl --file documents.jsonl"))
+        if result.failed:
+            rows.append(("look", f"amble failed {folder}"))
+        if result.queued:
+            rows.append(("go on", self._go_on(result, folder)))
+        return rows
+
+    def _go_on(self, result: CrawlResult, folder: str) -> str:
+        pages_max = self.start.budget.pages_max if self.start is not None else None
+        if result.reason.value == "page_budget" and pages_max is not None:
+            return f"amble crawl --out {folder} --pages {pages_max * 2}"
+        return f"amble crawl --out {folder}"
+
+
+def _because(counts: tuple[Any, ...], most: int) -> str:
+    """`: 12 out of scope, 3 too deep, and 2 more`."""
+    if not counts:
+        return ""
+    shown = ", ".join(f"{text.count(item.count)} {text.words(item.reason)}" for item in counts[:most])
+    rest = sum(item.count for item in counts[most:])
+    return f": {shown}" + (f", and {text.count(rest)} more" if rest else "")
