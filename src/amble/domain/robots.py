@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from amble.domain.attempt import RobotsState
+from amble.domain.glob import Glob, glob_of
 from amble.domain.manifest import RobotsRules
 from amble.domain.policy import RobotsPolicy
 
@@ -53,26 +54,12 @@ def _comparable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Wild:
-    """A pattern with "*" or a final "$": `first`, then each of `middle` in order, then `last` at the end if anchored."""
+    """A rule with a star; `length` counts the octets of its pattern, `text` is the pattern as written."""
 
     length: int
     allow: bool
     text: str
-    first: str
-    middle: tuple[str, ...]
-    last: str | None  # None: not anchored
-
-    def matches(self, path: str) -> bool:
-        """Greedy leftmost search for each part; no part is ever searched twice."""
-        if not path.startswith(self.first):
-            return False
-        at = len(self.first)
-        for part in self.middle:
-            at = path.find(part, at)
-            if at < 0:
-                return False
-            at += len(part)
-        return self.last is None or (len(path) - len(self.last) >= at and path.endswith(self.last))
+    glob: Glob
 
 
 class RuleSet:
@@ -101,11 +88,9 @@ class RuleSet:
             if allow or normal not in self._exact:
                 self._exact[normal] = (length, allow, pattern)
         else:
-            first, *middle = stars
-            last = middle.pop() if anchored else None
             key = f"{normal}$" if anchored else normal
             if allow or key not in wild:
-                wild[key] = _Wild(length, allow, pattern, first, tuple(filter(None, middle)), last)
+                wild[key] = _Wild(length, allow, pattern, glob_of(stars, anchored=anchored))
 
     def allows(self, path: str) -> tuple[bool, str]:
         """(allowed, the pattern that decided; "" where none matches) for the path and query of a canonical URL.
@@ -123,7 +108,7 @@ class RuleSet:
         for rule in self._wild:
             if (rule.length, rule.allow) <= (length, allowed):
                 break
-            if rule.matches(path):
+            if rule.glob.matches(path):
                 return rule.allow, rule.text
         return allowed, text
 
