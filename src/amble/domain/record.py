@@ -46,6 +46,11 @@ class NewRecord:
     index: IndexFacts | None = None  # None: not indexed
 
     @property
+    def record_id(self) -> str:
+        """Its WARC-Record-ID, to which other records refer."""
+        return dict(self.headers)["WARC-Record-ID"]
+
+    @property
     def block_bytes(self) -> int:
         """Content-Length of the record."""
         return len(self.head) + self.body_bytes
