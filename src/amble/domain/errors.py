@@ -41,3 +41,11 @@ class ArchiveBroken(AmbleError):
 
 class SandboxUnavailable(AmbleError):
     """No parser child can be started or kept alive."""
+
+
+class SinkUnavailable(AmbleError):
+    """A document sink cannot take documents now (disk full, read-only, gone). What it had accepted is kept."""
+
+
+class SinkBroken(AmbleError):
+    """A document sink's files contradict each other or the caller: documents out of order, or lines that are gone."""
