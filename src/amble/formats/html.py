@@ -1,0 +1,272 @@
+"""HTML in, facts out: one parse, one walk over the elements that matter, text, main text and fingerprint.
+
+The tree and the charset order (BOM, HTTP, <meta>, content) are the WHATWG's, by turbohtml. Links leave resolved
+against <base>, canonical and distinct. Content of <template> counts as content; scripts are not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import turbohtml
+from turbohtml import Document, Element, Namespace, PlainText
+
+from amble.domain.attempt import Edge
+from amble.domain.decision import Reason
+from amble.domain.manifest import Link
+from amble.domain.policy import ParseLimits
+from amble.domain.url import Base, Canonicalizer, base_of
+from amble.formats.charset import REPLACEMENT
+from amble.formats.directives import meta_bits
+from amble.formats.head import HeaderLink
+from amble.formats.links import NOTE_TRUNCATED, RawLinks, rel_bits
+
+NOTE_UNDECODABLE = "charset_undecodable"
+NOTE_ANCHORS = "anchors_truncated"
+NOTE_MAIN_IS_TEXT = "main_is_text"
+
+# Anchor texts of nested or unclosed elements can repeat a whole page for each link: this many characters per page.
+ANCHOR_CHARS_TOTAL_MAX = 2 * 1024 * 1024
+# Main text under this share of the visible text has missed the content (measured on articles): visible text serves.
+MAIN_SHARE_MIN = 0.25
+# BCP 47 tags in use are far shorter.
+_LANGUAGE = re.compile(r"[A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8}){0,6}\Z")
+# HTML Standard, shared declarative refresh steps: a number, a separator, perhaps "url=", perhaps quoted.
+_SPACE = r"[\t\n\f\r ]*"
+_REFRESH = re.compile(
+    rf"{_SPACE}(?:[0-9][0-9.]*|\.[0-9.]*)(?:{_SPACE}[;,]|[\t\n\f\r ]){_SPACE}(?:url{_SPACE}={_SPACE})?"
+    r"""(?:"([^"]*)|'([^']*)|(.*))""",
+    re.IGNORECASE | re.DOTALL,
+)
+_FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
+_WALKED = ("a", "area", "link", "meta", "base", "title", "frame", "iframe", "body")
+_PLAIN = PlainText(layout="strict", bullet="")
+
+
+class Page(NamedTuple):
+    """What one HTML document says of itself, before limits on text are applied."""
+
+    charset: str
+    base: str
+    title: str
+    language: str
+    directives: int
+    canonical: str
+    links: list[Link]
+    dropped: dict[str, int]
+    text: str
+    main: str
+    notes: list[str]
+
+
+class HtmlReader:
+    """Reads HTML documents under fixed settings. Holds caches only."""
+
+    def __init__(
+        self,
+        limits: ParseLimits,
+        canonicalizer: Canonicalizer,
+        *,
+        agent_tokens: tuple[str, ...],
+        follow_images: bool,
+    ) -> None:
+        """`agent_tokens`: names of robots <meta> elements that are for us, lower case, "robots" not among them."""
+        self._limits = limits
+        self._canonicalizer = canonicalizer
+        self._robots_names = frozenset({"robots", *agent_tokens})
+        self._walked = (*_WALKED, "img") if follow_images else _WALKED
+
+    def read(
+        self, body: bytes, url: str, charset: str | None, header_links: list[HeaderLink], language: str
+    ) -> Page:
+        """All facts of one document at `url`. `charset`: the label of the HTTP header. `language`: of the header."""
+        document = _parsed(body, charset)
+        encoding = document.encoding or "UTF-8"
+        walk = _Walk(self._limits, self._robots_names)
+        walk.run(document, self._walked)
+        walk.take_header_links(header_links)
+        base = self._base(url, walk.base_href)
+        links, dropped = walk.links.resolve(
+            self._canonicalizer, base, None if encoding == "UTF-8" else encoding
+        )
+        canonical = self._canonicalizer.canon(walk.canonical, base) if walk.canonical else ""
+        text = document.to_text(_PLAIN)
+        main = document.main_text()
+        if len(main) < MAIN_SHARE_MIN * len(text):
+            main = text
+            walk.notes.append(NOTE_MAIN_IS_TEXT)
+        if encoding == REPLACEMENT:
+            walk.notes.append(NOTE_UNDECODABLE)
+        return Page(
+            charset=encoding,
+            base=base.text if walk.base_href else "",
+            title=walk.title,
+            language=_language(document, walk.language, language),
+            directives=walk.directives,
+            canonical="" if isinstance(canonical, Reason) else canonical,
+            links=links,
+            dropped=dropped,
+            text=text,
+            main=main,
+            notes=walk.finished_notes(),
+        )
+
+    def _base(self, url: str, href: str | None) -> Base:
+        """The document's base: <base href> where it is http or https, else its own URL (HTML Standard 4.2.3)."""
+        own = base_of(url)
+        assert not isinstance(own, Reason), f"{url} was fetched, so it is a URL: {own}"
+        if not href:
+            return own
+        # Only what stands before the last slash of a base counts, so its canonical form serves as well.
+        joined = self._canonicalizer.canon(href, own)
+        declared = joined if isinstance(joined, Reason) else base_of(joined)
+        return own if isinstance(declared, Reason) else declared
+
+
+def _parsed(body: bytes, charset: str | None) -> Document:
+    if charset:
+        try:
+            return turbohtml.parse(body, encoding=charset, positions=False)
+        except LookupError:
+            pass  # a label nobody knows is no label
+    return turbohtml.parse(body, detect_encoding=True, positions=False)
+
+
+def _language(document: Document, meta: str, header: str) -> str:
+    root = document.root
+    declared = root.attr("lang") if isinstance(root, Element) else None
+    for candidate in (declared, meta, header):
+        if candidate and _LANGUAGE.match(candidate.strip()):
+            return candidate.strip()
+    return ""
+
+
+def _refresh_target(content: str) -> str:
+    match = _REFRESH.match(content)
+    return "" if match is None else (match[1] or match[2] or match[3] or "").strip()
+
+
+class _Walk:
+    """One pass over a document's elements in order."""
+
+    def __init__(self, limits: ParseLimits, robots_names: frozenset[str]) -> None:
+        self.links = RawLinks(limits.links_max)
+        self.base_href: str | None = None
+        self.title = ""
+        self.language = ""
+        self.canonical = ""
+        self.directives = 0
+        self.notes: list[str] = []
+        self._in_head = True
+        self._titled = False
+        self._limits = limits
+        self._robots_names = robots_names
+        self._anchor_chars_left = ANCHOR_CHARS_TOTAL_MAX
+
+    def run(self, document: Document, walked: tuple[str, ...]) -> None:
+        """Visit every element whose tag is in `walked`."""
+        anchor = self._anchor
+        others: dict[str, Callable[[Element], None]] = {
+            "link": self._link,
+            "meta": self._meta,
+            "base": self._base,
+            "title": self._title,
+            "frame": self._frame,
+            "iframe": self._frame,
+            "img": self._image,
+            "body": self._body,
+        }
+        for element in document.iter_elements(walked):
+            visit = others.get(element.tag)
+            if visit is None:
+                anchor(element)
+            else:
+                visit(element)
+
+    def take_header_links(self, header_links: list[HeaderLink]) -> None:
+        """Add what the HTTP Link headers say; the document's own canonical goes first."""
+        for link in header_links:
+            self._relation(link.href, link.relations, link.media_type, from_head=True)
+
+    def finished_notes(self) -> list[str]:
+        """Notes of this walk, bounds that were met included."""
+        if self.links.truncated:
+            self.notes.append(NOTE_TRUNCATED)
+        if self._anchor_chars_left <= 0:
+            self.notes.append(NOTE_ANCHORS)
+        return self.notes
+
+    def _anchor(self, element: Element) -> None:
+        href = element.attr("href")
+        if href is None:
+            return
+        anchor = ""
+        if self._anchor_chars_left > 0:
+            whole = element.text
+            self._anchor_chars_left -= len(whole)
+            bound = self._limits.anchor_chars_max
+            # Twice the bound leaves room for the white space that collapses.
+            anchor = " ".join(whole[: 2 * bound].split())[:bound]
+        rel = element.attr("rel")
+        self.links.add(href, Edge.ANCHOR, rel_bits(rel) if rel else 0, anchor)
+
+    def _link(self, element: Element) -> None:
+        href = element.attr("href")
+        rel = element.attr("rel")
+        if href and rel:
+            kind = (element.attr("type") or "").strip().lower()
+            self._relation(href, tuple(rel.lower().split()), kind, from_head=self._in_head)
+
+    def _relation(self, href: str, relations: tuple[str, ...], kind: str, *, from_head: bool) -> None:
+        if "canonical" in relations:
+            # In the body a <link> may be a visitor's: only the head and the server speak for the page.
+            if from_head and not self.canonical:
+                self.canonical = href
+                self.links.add(href, Edge.CANONICAL)
+        elif "alternate" in relations and "stylesheet" not in relations:
+            self.links.add(href, Edge.FEED if kind in _FEED_TYPES else Edge.ALTERNATE)
+        elif "next" in relations or "prev" in relations:
+            self.links.add(href, Edge.NEXT)
+
+    def _meta(self, element: Element) -> None:
+        name = element.attr("name")
+        if name is not None:
+            if name.strip().lower() in self._robots_names:
+                self.directives |= meta_bits(element.attr("content") or "")
+            return
+        pragma = (element.attr("http-equiv") or "").strip().lower()
+        content = element.attr("content") if pragma else None
+        if not content:
+            return
+        if pragma == "refresh":
+            target = _refresh_target(content)
+            if target:
+                self.links.add(target, Edge.REFRESH)
+        elif pragma == "content-language" and "," not in content:
+            self.language = self.language or content.strip()
+
+    def _base(self, element: Element) -> None:
+        if self.base_href is None:
+            self.base_href = element.attr("href")
+
+    def _title(self, element: Element) -> None:
+        # <svg><title> is a tooltip.
+        if not self._titled and element.namespace is Namespace.HTML:
+            self._titled = True
+            bound = self._limits.title_chars_max
+            self.title = " ".join(element.text[: 4 * bound].split())[:bound]
+
+    def _frame(self, element: Element) -> None:
+        source = element.attr("src")
+        if source:
+            self.links.add(source, Edge.FRAME)
+
+    def _image(self, element: Element) -> None:
+        source = element.attr("src")
+        if source:
+            self.links.add(source, Edge.IMAGE)
+
+    def _body(self, _element: Element) -> None:
+        self._in_head = False

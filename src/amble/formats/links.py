@@ -1,0 +1,81 @@
+"""Outlinks of one document on their way into a manifest: resolved, canonical, distinct, bounded, refusals counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from amble.domain.attempt import Edge
+from amble.domain.decision import Reason
+from amble.domain.manifest import NOFOLLOW, SPONSORED, UGC, Link
+from amble.domain.url import Base, Canonicalizer
+
+# Refused without looking further: the link leads into the document it stands in.
+SAME_DOCUMENT = "same_document"
+NOTE_TRUNCATED = "links_truncated"
+
+_REL_BITS = {"nofollow": NOFOLLOW, "ugc": UGC, "sponsored": SPONSORED}
+
+
+def rel_bits(rel: str) -> int:
+    """Link.rel bits of a `rel` attribute."""
+    bits = 0
+    for word in rel.lower().split():
+        bits |= _REL_BITS.get(word, 0)
+    return bits
+
+
+class RawLink:
+    """One distinct href of a document: how it was first found, rel bits AND-ed over its occurrences, first anchor."""
+
+    __slots__ = ("anchor", "edge", "rel")
+
+    def __init__(self, edge: Edge, rel: int, anchor: str) -> None:
+        self.edge = edge
+        self.rel = rel
+        self.anchor = anchor
+
+
+class RawLinks:
+    """Hrefs as they stand in the document, in order, without repeats; at most `links_max` of them."""
+
+    __slots__ = ("found", "links_max", "truncated")
+
+    def __init__(self, links_max: int) -> None:
+        self.found: dict[str, RawLink] = {}
+        self.links_max = links_max
+        self.truncated = False
+
+    def add(self, href: str, edge: Edge, rel: int = 0, anchor: str = "") -> None:
+        """Remember one occurrence."""
+        known = self.found.get(href)
+        if known is not None:
+            known.rel &= rel
+            known.anchor = known.anchor or anchor
+        elif len(self.found) < self.links_max:
+            self.found[href] = RawLink(edge, rel, anchor)
+        else:
+            self.truncated = True
+
+    def resolve(
+        self, canonicalizer: Canonicalizer, base: Base, charset: str | None
+    ) -> tuple[list[Link], dict[str, int]]:
+        """Distinct canonical links in document order, and how many hrefs were dropped for which reason."""
+        canon = canonicalizer.canon
+        merged: dict[str, RawLink] = {}
+        dropped: Counter[str] = Counter()
+        for href, raw in self.found.items():
+            if not href or href[0] == "#":
+                dropped[SAME_DOCUMENT] += 1
+                continue
+            url = canon(href, base, charset)
+            if isinstance(url, Reason):
+                dropped[url.value] += 1
+                continue
+            twin = merged.get(url)
+            if twin is None:
+                merged[url] = raw
+            else:
+                twin.rel &= raw.rel
+                twin.anchor = twin.anchor or raw.anchor
+        links = [Link(url, int(raw.edge), raw.rel, raw.anchor) for url, raw in merged.items()]
+        return links, dict(dropped)
