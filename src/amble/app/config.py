@@ -380,16 +380,17 @@ def _seeds(texts: Sequence[str], problems: list[str]) -> tuple[str, ...]:
 
 
 def _hosts(names: Sequence[str], problems: list[str]) -> tuple[str, ...]:
-    """Bare host names in canonical spelling."""
+    """Bare host names in canonical spelling; "*." in front stands for every host below."""
     hosts = []
     for name in names:
-        canonical = canonical_seed(f"http://{name}/") if not set("/:?#@ ") & set(name) else Reason.NOT_A_URL
+        star, bare = ("*.", name[2:]) if name.startswith("*.") else ("", name)
+        canonical = canonical_seed(f"http://{bare}/") if not set("/:?#@* ") & set(bare) else Reason.NOT_A_URL
         if isinstance(canonical, Reason):
             problems.append(
                 f"scope.hosts: {name!r} is no host name; give a bare name such as www.example.org"
             )
         else:
-            hosts.append(host_of(canonical))
+            hosts.append(star + host_of(canonical))
     return tuple(hosts)
 
 

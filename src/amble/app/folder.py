@@ -33,6 +33,8 @@ from amble.domain.url import origin_of
 CONFIG_NAME = "amble.toml"
 SEEDS_NAME = "seeds.txt"
 FRONTIER_NAME = "frontier.db"
+# What amble itself makes in a folder: a first try that failed may have left some of it.
+_OWN_NAMES = frozenset({CONFIG_NAME, SEEDS_NAME, "archive", "export", "run"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,9 @@ def _folder(wishes: Wishes, problems: list[str]) -> Path:
 
 def _may_hold(folder: Path) -> bool:
     try:
-        return not any(folder.iterdir())
+        return all(
+            entry.name in _OWN_NAMES or entry.name.startswith(FRONTIER_NAME) for entry in folder.iterdir()
+        )
     except OSError as exc:
         raise CrawlFolderUnusable(f"{folder}: {exc.strerror}; mend its permissions or name another") from exc
 

@@ -271,20 +271,26 @@ _SCOPE = (
         "",
         "host: the seeds' hosts. site: their registrable domains. prefix: below the seeds' paths. any: everywhere.",
     ),
-    _own("scope.hosts", WORDS, (), "", "Further hosts that belong to the crawl, beside those of the seeds."),
+    _own(
+        "scope.hosts",
+        WORDS,
+        (),
+        "",
+        "Further hosts that belong to the crawl, beside those of the seeds; *.example.org is every host below example.org.",
+    ),
     _own(
         "scope.include",
         WORDS,
         (),
         "",
-        "Patterns (* any text, $ at the end) of which a URL must match one, when there are any.",
+        "Patterns of which a URL must match one, when there are any. * is any text, a final $ the end; /... is held against the path, *... against the whole URL, others from the host on.",
     ),
     _own(
         "scope.exclude",
         WORDS,
         (),
         "",
-        "Patterns (* any text, $ at the end) that keep a URL out, whatever includes it.",
+        "Patterns that keep a URL out, whatever includes it.",
     ),
 )
 _BUDGET = (
