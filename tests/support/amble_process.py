@@ -106,7 +106,9 @@ def rss_bytes(pid: int) -> int:
 
 
 @contextmanager
-def running(arguments: Sequence[str], output: Path, env: dict[str, str] | None = None) -> Iterator[AmbleProcess]:
+def running(
+    arguments: Sequence[str], output: Path, env: dict[str, str] | None = None
+) -> Iterator[AmbleProcess]:
     """A run that is certainly over when the block ends."""
     amble = AmbleProcess(arguments, output, env)
     try:
@@ -116,7 +118,9 @@ def running(arguments: Sequence[str], output: Path, env: dict[str, str] | None =
             amble.kill_tree()
 
 
-def run(arguments: Sequence[str], *, timeout_s: float = 60, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    arguments: Sequence[str], *, timeout_s: float = 60, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a short command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "amble.faces.cli", *arguments],

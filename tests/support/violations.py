@@ -98,7 +98,13 @@ PROPER = [
     Case(
         "field_case_and_space",
         answer(
-            OK, b"X-zEbRa: 1", b"SERVER: x", b"content-TYPE: text/html", b"Content-length:5", b"X-Zebra:   2  ", b"x-empty:"
+            OK,
+            b"X-zEbRa: 1",
+            b"SERVER: x",
+            b"content-TYPE: text/html",
+            b"Content-length:5",
+            b"X-Zebra:   2  ",
+            b"x-empty:",
         ),
     ),
 ]
@@ -139,7 +145,11 @@ LENIENT = [
     Case("name_latin1", _with(b"X-\xe9: x"), quirks=("bad-name",)),
     Case("name_empty", _with(b": x"), quirks=("bad-name",)),
     Case("space_before_colon", answer(OK, b"Content-Type : text/html", FIVE), quirks=("space-before-colon",)),
-    Case("space_before_colon_of_length", answer(OK, TYPE, b"Content-Length : 5"), quirks=("space-before-colon",)),
+    Case(
+        "space_before_colon_of_length",
+        answer(OK, TYPE, b"Content-Length : 5"),
+        quirks=("space-before-colon",),
+    ),
     Case("colon_absent", _with(b"garbage line here"), quirks=("no-colon",)),
     Case("markup_in_head", _with(b"<br>oops: x"), quirks=("bad-name",)),
     Case("http09", b"<html>hello</html>", body=b"<html>hello</html>", quirks=("http09",)),
@@ -154,7 +164,8 @@ LENIENT = [
     Case("junk_first", b"xx" + _with(), body=b"xx" + _with(), quirks=("http09",)),
     Case(
         "switching_unasked",
-        answer(b"HTTP/1.1 101 Switching Protocols", b"Upgrade: h2c", b"Connection: Upgrade", body=b"") + _with(),
+        answer(b"HTTP/1.1 101 Switching Protocols", b"Upgrade: h2c", b"Connection: Upgrade", body=b"")
+        + _with(),
         status=101,
         body=_with(),
         quirks=("101",),
@@ -180,7 +191,9 @@ LENIENT = [
         quirks=("not-chunked",),
     ),
     Case("chunk_line_end_absent", _chunks(b"5\r\nhello0\r\n\r\n"), quirks=("chunk-no-crlf",)),
-    Case("chunks_absent", _chunks(b"<html>plain</html>"), body=b"<html>plain</html>", quirks=("not-chunked",)),
+    Case(
+        "chunks_absent", _chunks(b"<html>plain</html>"), body=b"<html>plain</html>", quirks=("not-chunked",)
+    ),
     Case(
         "204_with_body",
         answer(b"HTTP/1.1 204 No Content", TYPE, FIVE),
@@ -193,7 +206,13 @@ LENIENT = [
 PARTIAL = [
     Case("length_too_large", _length(b" 50"), truncated="disconnect"),
     Case("chunk_last_absent", _chunks(b"5\r\nhello\r\n"), truncated="disconnect"),
-    Case("closed_in_head", OK + b"\r\n" + TYPE + b"\r\n", body=b"", truncated="disconnect", quirks=("head-eof",)),
+    Case(
+        "closed_in_head",
+        OK + b"\r\n" + TYPE + b"\r\n",
+        body=b"",
+        truncated="disconnect",
+        quirks=("head-eof",),
+    ),
     Case("closed_after_status", OK + b"\r\n", body=b"", truncated="disconnect", quirks=("head-eof",)),
     Case(
         "reset_in_body",

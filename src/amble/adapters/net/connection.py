@@ -60,8 +60,8 @@ class Exchange:
 class Phase(Enum):
     """What a connection waits for. Each has a deadline of its own, save IDLE, whose expiry the pool keeps."""
 
-    CONNECT = "connect"
-    TLS = "tls"
+    CONNECT = "connection"
+    TLS = "TLS handshake"
     FIRST_BYTE = "first byte"
     BODY = "next byte"
     IDLE = "request"
