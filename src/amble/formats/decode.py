@@ -28,7 +28,8 @@ NOTE_TRUNCATED = "decoded_truncated"
 NOTE_BROKEN = "coding_broken_tail"
 NOTE_TRAILING = "coding_trailing_bytes"
 
-_BROKEN: tuple[type[Exception], ...] = (isal_zlib.error, zlib.error, brotli.error, zstandard.ZstdError)
+# isal's stub declares its exception class as an instance.
+_BROKEN: tuple[type[Exception], ...] = (isal_zlib.error, zlib.error, brotli.error, zstandard.ZstdError)  # type: ignore[assignment]
 _INFLATED = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_SKIPPABLE = 0x184D2A50

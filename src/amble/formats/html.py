@@ -76,7 +76,7 @@ class HtmlReader:
         self._limits = limits
         self._canonicalizer = canonicalizer
         self._robots_names = frozenset({"robots", *agent_tokens})
-        self._walked = (*_WALKED, "img") if follow_images else _WALKED
+        self._walked = _walked(follow_images=follow_images)
 
     def read(
         self, body: bytes, url: str, charset: str | None, header_links: list[HeaderLink], language: str
@@ -123,6 +123,10 @@ class HtmlReader:
         joined = self._canonicalizer.canon(href, own)
         declared = joined if isinstance(joined, Reason) else base_of(joined)
         return own if isinstance(declared, Reason) else declared
+
+
+def _walked(*, follow_images: bool) -> tuple[str, ...]:
+    return (*_WALKED, "img") if follow_images else _WALKED
 
 
 def _parsed(body: bytes, charset: str | None) -> Document:
