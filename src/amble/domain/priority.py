@@ -15,12 +15,17 @@ RETRY_CLASS = 6
 REVISIT_CLASS = 7
 AGEING_EVERY = 8
 
+# They lead to many pages at once.
+_LISTS = frozenset({int(UrlKind.SITEMAP), int(UrlKind.FEED)})
+_ROBOTS = int(UrlKind.ROBOTS)
+_REDIRECT = int(Edge.REDIRECT)
+
 
 def priority_of(kind: int, edge: int, depth: int) -> int:
-    """Class of a new URL: robots first, then redirect targets and seeds, then breadth first by depth."""
-    if kind == UrlKind.ROBOTS:
+    """Class of a new URL: robots first, then redirect targets, seeds, sitemaps and feeds, then breadth first by depth."""
+    if kind == _ROBOTS:
         return ROBOTS_CLASS
-    if edge == Edge.REDIRECT or depth == 0 or kind in (UrlKind.SITEMAP, UrlKind.FEED):
+    if depth == 0 or edge == _REDIRECT or kind in _LISTS:
         return REDIRECT_CLASS
     if depth <= 1:
         return 2
