@@ -243,11 +243,19 @@ class ParseStrike(Struct, frozen=True, array_like=True):
 
 
 class Resumable(Struct, frozen=True, array_like=True):
-    """A FETCHED row of an earlier life, under a fresh token: parse it again from the archive, do not fetch it."""
+    """A FETCHED or PARSED row of an earlier life, under a fresh token: carry it on from the archive, do not fetch it.
+
+    FETCHED: `manifest` is None, parse the body again. PARSED: the manifest is durable at `manifest` with `links`
+    links under `extraction_generation`; load it and complete.
+    """
 
     lease: Lease
     fetched: Fetched
     strikes: int
+    manifest: BodyRef | None = None
+    extraction_generation: int = 0
+    links: int = 0
+    content_kind: str = ""
 
 
 class OpenManifest(Struct, frozen=True, array_like=True):

@@ -1,0 +1,91 @@
+"""ports.Frontier in terms of one method: how each call becomes an operation. Shared by both ways to run the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amble.adapters.sql import messages
+from amble.domain.fetched import BodyRef
+from amble.domain.frontier import (
+    AdmitBatch,
+    AdmitReport,
+    Applied,
+    Complete,
+    Exclude,
+    LeaseAsk,
+    LeaseReply,
+    ParseStrike,
+    PutBack,
+    RecordFailed,
+    RecordFetched,
+    RecordParsed,
+    ReserveAsk,
+    ReserveReply,
+    Takeover,
+)
+
+
+class FrontierCalls:
+    """Each method's promise stands in ports.Frontier."""
+
+    async def _call(self, operation: messages.AnyOperation) -> Any:
+        """Apply one operation durably; its reply. Raises StoreUnavailable, StoreBroken."""
+        raise NotImplementedError
+
+    async def take_over(self, owner: str) -> Takeover:
+        """See ports.Frontier.take_over."""
+        reply: Takeover = await self._call(messages.TakeOver(owner))
+        return reply
+
+    async def admit(self, batch: AdmitBatch) -> AdmitReport:
+        """See ports.Frontier.admit."""
+        reply: AdmitReport = await self._call(messages.Admit(batch))
+        return reply
+
+    async def lease(self, ask: LeaseAsk) -> LeaseReply:
+        """See ports.Frontier.lease."""
+        reply: LeaseReply = await self._call(messages.TakeLease(ask))
+        return reply
+
+    async def reserve(self, ask: ReserveAsk) -> ReserveReply:
+        """See ports.Frontier.reserve."""
+        reply: ReserveReply = await self._call(messages.Reserve(ask))
+        return reply
+
+    async def put_back(self, item: PutBack) -> Applied:
+        """See ports.Frontier.put_back."""
+        return Applied(await self._call(messages.GiveBack(item)))
+
+    async def exclude(self, item: Exclude) -> Applied:
+        """See ports.Frontier.exclude."""
+        return Applied(await self._call(messages.Leave(item)))
+
+    async def record_fetched(self, item: RecordFetched) -> Applied:
+        """See ports.Frontier.record_fetched."""
+        return Applied(await self._call(messages.KeepFetched(item)))
+
+    async def record_failed(self, item: RecordFailed) -> Applied:
+        """See ports.Frontier.record_failed."""
+        return Applied(await self._call(messages.KeepFailed(item)))
+
+    async def record_parsed(self, item: RecordParsed) -> Applied:
+        """See ports.Frontier.record_parsed."""
+        return Applied(await self._call(messages.KeepParsed(item)))
+
+    async def complete(self, item: Complete) -> Applied:
+        """See ports.Frontier.complete."""
+        return Applied(await self._call(messages.Finish(item)))
+
+    async def parse_strike(self, item: ParseStrike) -> Applied:
+        """See ports.Frontier.parse_strike."""
+        return Applied(await self._call(messages.Strike(item)))
+
+    async def find_body(self, digest: bytes) -> BodyRef | None:
+        """See ports.Frontier.find_body."""
+        reply: BodyRef | None = await self._call(messages.FindBody(digest))
+        return reply
+
+    async def expire(self, limit: int) -> int:
+        """See ports.Frontier.expire."""
+        reply: int = await self._call(messages.Expire(limit))
+        return reply

@@ -1,0 +1,28 @@
+"""What the store itself must know to lease and to admit. Given at open; no setting is stored in the file."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class StoreSettings(Struct, frozen=True, kw_only=True):
+    """Defaults of an origin without settings of its own, the discovery budget, and the bounds of the file's logs.
+
+    An origin may hold `urls_per_origin_start` URLs plus `urls_per_fetched_page` for each page fetched there, and
+    never more than `urls_per_origin_max`.
+    """
+
+    default_active_max: int = 1
+    default_spacing_ms: int = 2_000
+    urls_per_origin_start: int = 20_000
+    urls_per_origin_max: int = 1_000_000
+    urls_per_fetched_page: int = 50
+    decisions_max: int = 50_000
+    origins_cached_max: int = 50_000
+    cache_bytes_max: int = 256 * 1024 * 1024
+    # After the deadline of a slot, this much longer until the lease lapses: the result may be on its way.
+    lease_grace_ms: int = 15_000
+    # A robots.txt that ended without any decision counts as unreachable this long.
+    robots_again_ms: int = 3_600_000
+    # How long a parse taken over from an earlier life may hold its row.
+    resume_hold_ms: int = 600_000
