@@ -304,3 +304,7 @@ def _command_of(arguments: Sequence[str]) -> str:
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
     return next((f"{word} " for word in arguments[:1] if word in names), "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,9 @@ Each of the three is a Display; `faces/run.py` feeds it. Drawing reads `Progress
 from __future__ import annotations
 
 import json
+import shlex
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -27,6 +29,9 @@ REFRESH_PER_S = 4
 LINE_EVERY_S = 5.0
 # One bar of the rate picture for each look, at most so many.
 RATES_KEPT = 40
+# Below this the numbers stand one after the other, above it under their names.
+_WIDE_COLUMNS = 72
+_BAR_COLUMNS = 24
 _BARS = "▁▂▃▄▅▆▇█"
 
 _LIMITS = {
@@ -124,13 +129,7 @@ class Panel:
 
     def _lines(self, width: int) -> list[RenderableType]:
         look = self.progress
-        lines: list[RenderableType] = [self._head(width), self._counts(look)]
-        bars = self._budgets(look)
-        if bars is not None:
-            lines.append(bars)
-        lines.append(self._facts(look, width))
-        lines.append(self._foot())
-        return lines
+        return [self._head(width), self._counts(look, width), self._facts(look, width), self._foot()]
 
     def _head(self, width: int) -> RenderableType:
         head = Table.grid(expand=True)
@@ -141,36 +140,33 @@ class Panel:
         head.add_row(name, Text(text.clock(self.progress.elapsed_s), "dim"))
         return head
 
-    def _counts(self, look: Progress) -> RenderableType:
-        grid = Table.grid(padding=(0, 3))
-        for _ in range(6):
-            grid.add_column(no_wrap=True)
-        grid.add_row(
-            *(Text(name, "dim") for name in ("pages", "rate", "queued", "on the wire", "failed", "excluded"))
-        )
-        grid.add_row(
-            Text(text.count(look.pages), "bold green"),
-            Text(text.rate(look.pages_per_s), "bold"),
-            text.count(look.queued),
-            text.count(look.active),
-            Text(text.count(look.failed), "red" if look.failed else ""),
-            text.count(look.excluded),
-        )
+    def _counts(self, look: Progress, width: int) -> RenderableType:
+        cells = [
+            ("pages", Text(text.count(look.pages), "bold green")),
+            ("rate", Text(text.rate(look.pages_per_s), "bold")),
+            ("queued", Text(text.count(look.queued))),
+            ("on the wire", Text(text.count(look.active))),
+            ("failed", Text(text.count(look.failed), "bold red" if look.failed else "")),
+            ("excluded", Text(text.count(look.excluded))),
+        ]
+        if width < _WIDE_COLUMNS:
+            return Text("  ").join(Text.assemble((f"{name} ", "dim"), value) for name, value in cells)
+        grid = Table.grid(padding=(0, 2))
+        for name, _ in cells:
+            # Wide enough for six digits, so that the columns stand still while the numbers grow.
+            grid.add_column(no_wrap=True, min_width=max(9, len(name)))
+        grid.add_row(*(Text(name, "dim") for name, _ in cells))
+        grid.add_row(*(value for _, value in cells))
         return grid
 
-    def _budgets(self, look: Progress) -> RenderableType | None:
+    def _budgets(self, look: Progress, width: int) -> Iterator[RenderableType]:
         budget = self.start.budget
-        grid = Table.grid(padding=(0, 2))
-        for _ in range(3):
-            grid.add_column(no_wrap=True)
         if budget.pages_max is not None:
             words = f"{text.count(look.pages)} of {text.plural(budget.pages_max, 'page')}"
-            grid.add_row(Text("budget", "dim"), _bar(budget.pages_max, look.pages), words)
+            yield _bar(budget.pages_max, look.pages, words, width)
         if budget.seconds_max is not None:
             words = f"{text.duration(look.elapsed_s)} of {text.duration(budget.seconds_max)}"
-            name = Text("" if grid.row_count else "budget", "dim")
-            grid.add_row(name, _bar(budget.seconds_max, look.elapsed_s), words)
-        return grid if grid.row_count else None
+            yield _bar(budget.seconds_max, look.elapsed_s, words, width)
 
     def _facts(self, look: Progress, width: int) -> RenderableType:
         grid = Table.grid(padding=(0, 2), expand=True)
@@ -191,8 +187,9 @@ class Panel:
             ("origins", origins),
             ("limit", limit_words(look)),
         ]
+        rows[:0] = [("budget" if not at else "", bar) for at, bar in enumerate(self._budgets(look, width))]
         if len(self.rates) > 1 and max(self.rates) > 0:
-            rows.insert(0, ("rate", Text(spark(self.rates, min(RATES_KEPT, width - 12)), "cyan")))
+            rows.insert(0, ("pace", Text(spark(self.rates, min(RATES_KEPT, width - 12)), "cyan")))
         if look.trouble:
             rows.append(("trouble", Text(text.safe(look.trouble), "bold red")))
         return rows
@@ -203,8 +200,13 @@ class Panel:
         return Text("Ctrl-C stops cleanly; the same command goes on.", "dim")
 
 
-def _bar(total: float, done: float) -> ProgressBar:
-    return ProgressBar(total=total, completed=min(total, done), width=24)
+def _bar(total: float, done: float, words: str, width: int) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, width=max(4, min(_BAR_COLUMNS, width - 40)))
+    grid.add_column(no_wrap=True)
+    bar = ProgressBar(total=total, completed=min(total, done), complete_style="cyan", finished_style="green")
+    grid.add_row(bar, words)
+    return grid
 
 
 def spark(rates: deque[float], width: int) -> str:
@@ -450,12 +452,12 @@ class Summary:
     def _places(self, result: CrawlResult) -> list[tuple[str, str]]:
         if self.start is None:
             return []
-        folder = text.safe(str(self.start.folder))
-        rows = [("results", f"{folder}/archive (WARC)")]
+        folder = text.safe(shlex.quote(str(self.start.folder)))
+        rows = [("results", f"{text.safe(str(self.start.folder / 'archive'))} (WARC)")]
         if result.documents:
-            rows.append(("", f"amble export {folder} --to jsonl --file documents.jsonl"))
+            rows.append(("export", f"amble export {folder} --to jsonl --file documents.jsonl"))
         if result.failed:
-            rows.append(("look", f"amble failed {folder}"))
+            rows.append(("look into", f"amble failed {folder}"))
         if result.queued:
             rows.append(("go on", self._go_on(result, folder)))
         return rows
