@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -87,6 +88,8 @@ def _announce(ready: Ready, fd: int | None) -> None:
 
 async def _serve(args: argparse.Namespace, ready_act: Any) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a descriptor
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     alive = getattr(args, "alive_fd", None)

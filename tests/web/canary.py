@@ -37,6 +37,7 @@ class Canary:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._touched = threading.Event()
 
     def __enter__(self) -> Canary:
         for address in self.addresses:
@@ -74,9 +75,14 @@ class Canary:
             connection.close()
             with self._lock:
                 self.touches.append(Touch(time.time(), address, self.port, f"{peer[0]}:{peer[1]}"))
+            self._touched.set()
 
     @property
     def silent(self) -> bool:
         """Whether nobody has connected so far."""
         with self._lock:
             return not self.touches
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the first touch; whether there was one in time."""
+        return self._touched.wait(timeout_s)

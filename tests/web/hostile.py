@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 START = b"<!doctype html><html><head><title>hostile</title></head><body>"
@@ -110,6 +111,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+@functools.lru_cache(maxsize=4)
 def hostile_page(name: str) -> bytes:
     """The page of one case."""
     return START + HOSTILE[name][0]() + END

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import http.client
 import json
 import re
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -181,8 +182,6 @@ def test_walking_the_served_bytes_gives_exactly_the_truth(sites: int, pages: int
 
 
 def test_twins_have_the_same_bytes_and_the_digests_are_those_of_the_bodies() -> None:
-    import hashlib
-
     closed = ClosedSet(sites=8, pages=400, seed=1, port=8080)
     _, _, bodies = walk(closed)
     truth = closed.truth(digests=True)["urls"]
@@ -399,36 +398,30 @@ def test_hostile_pages_are_of_the_announced_weight() -> None:
 
 
 def test_tls_sites_are_good_and_bad_as_named(tmp_path: Path) -> None:
-    import ssl
-
     with TestWeb.start(tmp_path, tls=True, sites=0) as web:
         context = ssl.create_default_context(cafile=web.ca)
-
-        def greet(name: str) -> str:
-            raw = socket.create_connection((query(web, name)[1][0], web.tls_port), timeout=5)
-            with raw, context.wrap_socket(raw, server_hostname=name) as sock:
-                sock.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
-                return sock.recv(15).decode()
-
-        assert greet("tls-good.test") == "HTTP/1.1 200 OK"
+        assert greet(web, "tls-good.test", context) == "HTTP/1.1 200 OK"
         for name, reason in (
             ("self-signed", "self-signed"),
             ("expired", "expired"),
             ("wrong-name", "mismatch"),
         ):
             with pytest.raises(ssl.SSLCertVerificationError, match=reason):
-                greet(f"tls-{name}.test")
+                greet(web, f"tls-{name}.test", context)
+
+
+def greet(web: TestWeb, name: str, context: ssl.SSLContext) -> str:
+    raw = socket.create_connection((query(web, name)[1][0], web.tls_port), timeout=5)
+    with raw, context.wrap_socket(raw, server_hostname=name) as sock:
+        sock.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+        return sock.recv(15).decode()
 
 
 def test_a_canary_remembers_who_touched_it() -> None:
     with Canary("127.66.0.1", "127.66.0.2") as canary:
         assert canary.silent
-        with socket.create_connection(("127.66.0.2", canary.port), timeout=5) as sock:
-            sock.recv(1)  # the end of the stream or a reset: either way it has been accepted
-        for _ in range(1000):
-            if not canary.silent:
-                break
-            asyncio.run(asyncio.sleep(0.001))
+        socket.create_connection(("127.66.0.2", canary.port), timeout=5).close()
+        assert canary.wait(5)
         assert [touch.address for touch in canary.touches] == ["127.66.0.2"]
 
 
