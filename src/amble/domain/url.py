@@ -127,7 +127,7 @@ class Canonicalizer:
         UTF-8: the query of a link is then encoded in it, as browsers do (URL Standard, query state). Test the result
         with `isinstance(result, Reason)` first: a Reason is a str too.
         """
-        if charset is not None and not href.isascii():
+        if charset is not None:
             href = encode_query(href, charset)
         if len(href) > CANONICAL_CHARS_MAX:
             return Reason.URL_TOO_LONG
@@ -150,7 +150,7 @@ class Canonicalizer:
     def _polish(self, text: str) -> str | Reason:
         """amble's policy over a WHATWG serialization without userinfo and fragment."""
         slash = text.find("/", 8)
-        if text[slash - 1] == "." or ".:" in text or ".." in text:
+        if text[slash - 1] == "." or ".:" in text or ".." in text or "//." in text:
             origin = _without_final_dot(text[:slash])
             if origin is None:
                 return Reason.NOT_A_URL
@@ -289,50 +289,63 @@ _UTF8_OUTPUT = frozenset({"utf-8", "utf8", "utf-16", "utf-16le", "utf-16be", "re
 _QUERY_ENCODED = frozenset(range(0x21)) | frozenset(b"\"#<>'")
 
 
+# What these encoders write for a character that Python's encoder refuses or writes otherwise (Encoding Standard 12, 13).
+_YEN_AND_OVERLINE = {0xA5: "\\", 0x203E: "~"}
+_REPLACED = {
+    "cp932": {0x2212: "\uff0d", **_YEN_AND_OVERLINE},
+    "euc-jp": {0x2212: "\uff0d", **_YEN_AND_OVERLINE},
+    "iso-2022-jp": {0x2212: "\uff0d", 0x0E: "\ufffd", 0x0F: "\ufffd", 0x1B: "\ufffd"},
+}
+_REFUSED = {"gb18030": "\ue5e5"}
+# Its escape sequences are ASCII, so that ASCII input is not safe as it is.
+_STATEFUL = "iso-2022-jp"
+_NOT_ASCII_RUNS = re.compile("([^\x00-\x7f]+)")
+_NOT_PLAIN_RUNS = re.compile("([^\x00-\x0d\x10-\x1a\x1c-\x7f]+)")
+
+
 def encode_query(href: str, charset: str) -> str:
     """`href` with its query percent-encoded as a document in `charset` sends it; unknown encodings act as UTF-8.
 
     A character that the encoding lacks becomes its decimal reference "&#…;", escaped (URL Standard 1.3).
     """
+    charset = charset.lower()
+    if href.isascii() and charset != _STATEFUL:
+        return href
     mark = href.find("?")
     end = href.find("#")
-    if mark < 0 or 0 <= end < mark:
+    if mark < 0 or 0 <= end < mark or charset in _UTF8_OUTPUT:
         return href
     query = href[mark + 1 :] if end < 0 else href[mark + 1 : end]
-    encoded = None if query.isascii() else _query_bytes(query, charset.lower())
-    if encoded is None:
-        return href
-    return href[: mark + 1] + encoded + ("" if end < 0 else href[end:])
-
-
-def _query_bytes(query: str, charset: str) -> str | None:
-    if charset in _UTF8_OUTPUT:
-        return None
     codec = _CODECS.get(charset, charset)
-    marked = []
-    for piece in re.split("([^\x00-\x7f]+)", query):
-        if piece.isascii():
-            marked.append(piece)
-            continue
-        try:
-            marked.append(_encode_run(_scalar(piece), codec))
-        except LookupError:
-            return None
-    return "".join(marked)
+    runs = (_NOT_PLAIN_RUNS if codec == _STATEFUL else _NOT_ASCII_RUNS).split(query)
+    try:
+        # Runs to be encoded stand at the odd places of the split.
+        runs[1::2] = [_encode_run(_scalar(run), codec) for run in runs[1::2]]
+    except (LookupError, ValueError):
+        # No such encoding, or one that does not encode text ("\0" in its name, base64).
+        return href
+    return href[: mark + 1] + "".join(runs) + ("" if end < 0 else href[end:])
 
 
 def _encode_run(run: str, codec: str) -> str:
-    try:
-        return _escaped(run.encode(codec))
-    except UnicodeEncodeError:
-        pass
+    run = run.translate(_REPLACED.get(codec, {}))
+    refused = _REFUSED.get(codec, "")
+    if not refused or refused not in run:
+        try:
+            return _escaped(run.encode(codec))
+        except UnicodeEncodeError:
+            pass
     parts = []
     for char in run:
         try:
-            parts.append(_escaped(char.encode(codec)))
+            parts.append(_reference(char) if char == refused else _escaped(char.encode(codec)))
         except UnicodeEncodeError:
-            parts.append(f"%26%23{ord(char)}%3B")
+            parts.append(_reference(char))
     return "".join(parts)
+
+
+def _reference(char: str) -> str:
+    return f"%26%23{ord(char)}%3B"
 
 
 def _escaped(data: bytes) -> str:
