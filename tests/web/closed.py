@@ -190,8 +190,12 @@ class ClosedSet:
         sources = [node for node in pages if node.kind == "html"]
         for node in sources:
             self._add_wandering_links(node, rng)
-        if any(node.base and node.followed for node in sources):  # "#top" on such a page leads to its base
+        based = [node for node in sources if node.base and node.followed]
+        if based:
+            # "#top" on such a page leads to its base by the letter of the standard and nowhere for many readers: the
+            # base is linked in plain words too, so that both readings find the same URLs
             self._nodes[(site, BASE)] = Node(site, BASE, "missing", status=404)
+            self._add_link(based[0], self.url(site, BASE), rng)
         twins = self._pair_twins(site)
         sources = [node for node in sources if node.followed and id(node) not in twins]
         for number in range(max(len(EXTRAS), len(pages) // EXTRA_EVERY)):
