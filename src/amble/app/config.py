@@ -69,6 +69,7 @@ class CrawlConfig:
     """Everything a crawl is told. Frozen; handed down by hand from `app/build.py`.
 
     `seeds` are canonical URLs. `resolver` is "" (the system's) or ADDRESS:PORT. `allow_nets` are CIDR networks.
+    `tls_ca_file` is "" (the bundled public roots) or a PEM file.
     """
 
     seeds: tuple[str, ...] = ()
@@ -80,6 +81,7 @@ class CrawlConfig:
     concurrency: int = 256
     parser_children: int = 1
     tls_verify: bool = True
+    tls_ca_file: str = ""
     segment_bytes: int = 1024 * 1024 * 1024
     wait_max_s: float = 600.0
     policy: Policy = field(default_factory=Policy)
@@ -253,6 +255,7 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
         concurrency=value("crawl.concurrency"),
         parser_children=value("parse.children") or _spare_cores(),
         tls_verify=value("tls.verify"),
+        tls_ca_file=value("tls.ca_file"),
         segment_bytes=value("archive.segment_bytes"),
         wait_max_s=value("finish.wait_max_s"),
         policy=policy,

@@ -88,6 +88,8 @@ def plan(wishes: Wishes, env: Mapping[str, str]) -> Plan:
     config = configure(values, [*old_seeds, *wishes.seeds], problems)
     if not config.seeds and not problems:
         problems.append(f"{folder} names no seed: give a URL to begin with, or a list with --seeds FILE")
+    if config.tls_ca_file and not Path(config.tls_ca_file).is_file():
+        problems.append(f"tls.ca_file: {config.tls_ca_file} is no file; name a PEM file")
     complain(problems)
     kept = {canonical_seed(seed) for seed in old_seeds}
     return Plan(

@@ -473,6 +473,7 @@ _REST = (
     _own("network.allow_nets", NETWORKS, (), "", "Private or special networks that may be contacted. All others of that sort are refused."),
     _own("network.resolver", ENDPOINT, "", "", "Name server to ask. Empty: those of the system."),
     _own("tls.verify", FLAG, True, "", "Turn off only for sites that are yours."),
+    _own("tls.ca_file", PATH, "", "", "Authority to trust instead of the bundled public roots (a PEM file)."),
     _own("archive.segment_bytes", SEGMENT, 1024 * 1024 * 1024, "bytes", "A WARC file is sealed at this size and a new one begun."),
     _own("finish.wait_max_s", SECONDS_OR_NONE, 600.0, "s", "A crawl ends when nothing queued becomes due within this."),
 )  # fmt: skip
