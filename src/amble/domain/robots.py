@@ -174,6 +174,16 @@ def decide_failure(
     return RobotsDecision(RobotsOutcome.UNREACHABLE, retry_ms)
 
 
+def still_serving(prior: RobotsState) -> RobotsState:
+    """The last good copy, kept in service with its age while a new one cannot be had."""
+    return RobotsState(
+        outcome=RobotsOutcome.STALE_RULES,
+        fetched_at_ms=prior.fetched_at_ms,
+        rules=prior.rules,
+        crawl_delay_ms=prior.crawl_delay_ms,
+    )
+
+
 def fresh_ms(policy: RobotsPolicy, cache_control: str) -> int:
     """How long an answer with this Cache-Control serves: at most 24 h (RFC 9309 2.4), shortened within the policy."""
     ttl_ms = policy.fresh_ms_max

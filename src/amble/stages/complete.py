@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from amble.domain.attempt import Lease, UrlKind
+from amble.domain.attempt import Lease, RobotsState, UrlKind
 from amble.domain.frontier import Applied, Complete, RecordParsed
-from amble.domain.manifest import NOINDEX, ManifestKey, ParseManifest
+from amble.domain.manifest import NOINDEX, ManifestKey, ParseManifest, RobotsRules
 from amble.domain.policy import Policy
 from amble.domain.revisit import ONCE, FreshnessClass, next_due_ms
-from amble.domain.robots import Retrieval, decide_retrieval
+from amble.domain.robots import RobotsDecision, RobotsOutcome, decide_answer, decide_failure, still_serving
 from amble.formats.head import Head
 from amble.ports import Frontier
 from amble.stages.parse import Extracted, Source
@@ -88,27 +88,37 @@ class Completion:
 
     async def _complete_robots(self, source: Source, extracted: Extracted) -> Applied:
         lease, rules = source.lease, extracted.parsed.manifest.robots
-        if rules is not None:
+        decision = self._decide_robots(source, rules)
+        state = RobotsState(outcome=decision.outcome)
+        if decision.outcome == RobotsOutcome.RULES and rules is not None:
             self.book.remember(extracted.manifest_ref, rules)
-        state, ttl_ms = decide_retrieval(
-            self.policy.robots,
-            lease.facts.robots,
-            Retrieval(
-                status=source.status,
-                complete=source.fetched.truncated in ("", "length"),
-                cache_control=Head(source.head).first("cache-control"),
-                rules=None if rules is None else extracted.manifest_ref,
-                crawl_delay_s=None if rules is None else rules.crawl_delay_s,
-            ),
-            now_ms=self.store_now_ms(),
-        )
+            state = RobotsState(
+                outcome=decision.outcome,
+                rules=extracted.manifest_ref,
+                crawl_delay_ms=int((rules.crawl_delay_s or 0) * 1000),
+            )
+        elif decision.outcome == RobotsOutcome.STALE_RULES:
+            state = still_serving(lease.facts.robots)
         return await self.frontier.complete(
             Complete(
                 key=lease.key,
                 extraction_generation=self.generation,
                 publish=False,
                 robots=state,
-                robots_ttl_ms=ttl_ms,
+                robots_ttl_ms=decision.ttl_ms,
                 withheld="not_a_page",
             )
+        )
+
+    def _decide_robots(self, source: Source, rules: RobotsRules | None) -> RobotsDecision:
+        if source.fetched.truncated not in ("", "length"):
+            # Half a file may lack the very rule that matters.
+            return decide_failure(
+                source.lease.facts.robots, policy=self.policy.robots, now_ms=self.store_now_ms()
+            )
+        return decide_answer(
+            source.status,
+            rules,
+            cache_control=Head(source.head).first("cache-control"),
+            policy=self.policy.robots,
         )

@@ -23,7 +23,7 @@ from amble.domain.frontier import (
 )
 from amble.domain.policy import Policy
 from amble.domain.politeness import backoff, effective_delay_ms, retry_after_ms
-from amble.domain.robots import Retrieval, decide_retrieval
+from amble.domain.robots import RobotsOutcome, decide_failure, still_serving
 from amble.formats import warc
 from amble.ports import Archive, Clock, Entropy, FetchFailure, Frontier, NewRecord, Permit, Reply, Telemetry
 from amble.stages.health import Health
@@ -99,11 +99,17 @@ class Recorder:
         robots: RobotsState | None = None
         robots_ttl_ms = 0
         if isinstance(decision, GiveUp) and lease.kind == UrlKind.ROBOTS:
-            robots, robots_ttl_ms = decide_retrieval(
-                self.policy.robots,
+            outcome = decide_failure(
                 lease.facts.robots,
-                Retrieval(status=None if fetched is None else fetched.status, complete=False),
+                policy=self.policy.robots,
                 now_ms=self.store_now_ms(),
+                throttled=failure.category is Category.HTTP_THROTTLED,
+            )
+            robots_ttl_ms = outcome.ttl_ms
+            robots = (
+                still_serving(lease.facts.robots)
+                if outcome.outcome == RobotsOutcome.STALE_RULES
+                else RobotsState(outcome=outcome.outcome)
             )
         retry_ms = decision.delay_ms if isinstance(decision, RetryAt) else None
         if retry_ms is not None and effect is not None:

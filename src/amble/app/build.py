@@ -1,0 +1,355 @@
+"""The composition root: the one place that chooses adapters and wires a crawl from its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from ipaddress import ip_network
+from pathlib import Path
+
+import msgspec
+
+from amble import __version__
+from amble.adapters.archive.directory import DirectoryArchive
+from amble.adapters.archive.writer import ArchiveLimits
+from amble.adapters.net.resolver import DnsResolver
+from amble.adapters.net.transport import Http1Transport
+from amble.adapters.sandbox.pool import SandboxPool
+from amble.adapters.sql.lock import Busy, FolderLock, acquire
+from amble.adapters.sql.process import StoreProcess
+from amble.adapters.sql.reports import SqliteReports
+from amble.adapters.sql.settings import StoreSettings
+from amble.adapters.system import EventLog, SystemClock, SystemEntropy
+from amble.app.config import CrawlConfig
+from amble.app.crawl import Crawl, Parts
+from amble.app.folder import FRONTIER_NAME
+from amble.app.progress import Progress
+from amble.domain.decision import Reason
+from amble.domain.errors import AmbleError, CrawlFolderBusy, CrawlFolderUnusable
+from amble.domain.frontier import Takeover
+from amble.domain.report import Status
+from amble.domain.scope import Scope
+from amble.domain.url import Canonicalizer
+from amble.formats.registry import ExtractionSettings
+from amble.ports import ResolveFailure
+from amble.stages.admit import UrlGate
+from amble.stages.complete import Completion
+from amble.stages.discover import Discovery
+from amble.stages.fetch import Fetcher
+from amble.stages.gate import EgressGate, Fence
+from amble.stages.health import Health
+from amble.stages.journey import Dispatch, Extract
+from amble.stages.lease import Scheduler
+from amble.stages.parse import Extraction
+from amble.stages.rules import RobotsBook
+from amble.stages.store import Recorder
+from amble.upkeep.expire import Expiry
+
+ARCHIVE_NAME = "archive"
+RUN_NAME = "run"
+LOCK_NAME = "lock"
+STATUS_NAME = "status.json"
+LOG_NAME = "events.jsonl"
+SPOOL_NAME = "spool"
+# FETCHED pages that may wait for a parser, for each child, before dispatch slows down.
+BACKLOG_PER_CHILD = 24
+BACKLOG_MIN = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """The paths of one crawl folder."""
+
+    root: Path
+
+    @property
+    def frontier(self) -> Path:
+        """The SQLite file."""
+        return self.root / FRONTIER_NAME
+
+    @property
+    def archive(self) -> Path:
+        """The WARC segments."""
+        return self.root / ARCHIVE_NAME
+
+    @property
+    def run(self) -> Path:
+        """Lock, log, status: what belongs to the running process."""
+        return self.root / RUN_NAME
+
+    @property
+    def status(self) -> Path:
+        """Progress of the running crawl, rewritten every second."""
+        return self.run / STATUS_NAME
+
+    def make(self) -> None:
+        """Create what is missing. Raises CrawlFolderUnusable."""
+        try:
+            for path in (self.root, self.archive, self.run, self.run / SPOOL_NAME):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CrawlFolderUnusable(
+                f"{self.root}: {error.strerror}; mend its permissions or name another folder with --out"
+            ) from error
+
+    def lock(self) -> FolderLock:
+        """Own the folder. Raises CrawlFolderBusy naming the pid of whoever does."""
+        got = acquire(self.run / LOCK_NAME)
+        if isinstance(got, Busy):
+            who = f"process {got.pid}" if got.pid else "another process"
+            raise CrawlFolderBusy(
+                f"{self.root} is being crawled by {who}; stop it, or name another folder with --out"
+            )
+        return got
+
+
+async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
+    """A crawl ready to run: folder locked, store taken over, archive recovered, parsers warm.
+
+    Raises CrawlFolderBusy, CrawlFolderUnusable, ArchiveUnavailable, SandboxUnavailable.
+    """
+    folder = Folder(root=root)
+    folder.make()
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await _open(config, folder, stack)
+        # From here on the crawl closes what was opened.
+        return Crawl(opened(stack.pop_all()))
+
+
+Wire = Callable[[contextlib.AsyncExitStack], Parts]
+
+
+async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExitStack) -> Wire:
+    policy = config.policy
+    clock, entropy = SystemClock(), SystemEntropy()
+    lock = folder.lock()
+    stack.callback(lock.release)
+    log = EventLog(str(folder.run / LOG_NAME))
+    stack.callback(log.close)
+    health = Health(clock, log)
+    frontier = await StoreProcess.start(folder.frontier, _store_settings(config), lock_fd=lock.fd)
+    frontier.on_trouble = _trouble_of(health)
+    stack.push_async_callback(frontier.close)
+    archive = DirectoryArchive(
+        folder.archive,
+        clock,
+        entropy,
+        limits=ArchiveLimits(segment_bytes_max=config.segment_bytes),
+        info=_warcinfo(config),
+    )
+    stack.push_async_callback(archive.close)
+    reports = SqliteReports(folder.frontier)
+    stack.callback(reports.close)
+    pool = await SandboxPool.open(
+        limits=policy.parse,
+        settings=ExtractionSettings(agent_tokens=policy.robots.agent_tokens),
+        size=config.parser_children,
+    )
+    stack.push_async_callback(pool.close)
+    resolver = DnsResolver(
+        [config.resolver] if config.resolver else [], clock, hosts_allowed=_hosts_allowed(config)
+    )
+    stack.push_async_callback(resolver.close)
+    transport = Http1Transport(
+        policy.fetch,
+        config.user_agent,
+        folder.run / SPOOL_NAME,
+        tls_verify="strict" if config.tls_verify else "fallback",
+    )
+    stack.push_async_callback(transport.close)
+    takeover = await frontier.take_over(f"{socket.gethostname()}/{os.getpid()}")
+    log.event("crawl.opened", version=__version__, epoch=takeover.epoch, pid=os.getpid())
+
+    canonicalizer = Canonicalizer()
+    gate_keeper = UrlGate(frontier, policy, _scope(config), canonicalizer)
+    book = RobotsBook(archive)
+    fence = Fence(takeover.epoch)
+    scheduler = Scheduler(frontier=frontier, clock=clock, policy=policy, epoch=takeover.epoch)
+    egress = EgressGate(
+        frontier=frontier,
+        resolver=resolver,
+        book=book,
+        policy=policy,
+        allowed_nets=[ip_network(net) for net in config.allow_nets],
+        clock=clock,
+        telemetry=log,
+        fence=fence,
+    )
+    recorder = Recorder(
+        frontier=frontier,
+        archive=archive,
+        policy=policy,
+        clock=clock,
+        entropy=entropy,
+        telemetry=log,
+        health=health,
+        store_now_ms=scheduler.store_now_ms,
+    )
+    extraction = Extraction(
+        pool=pool,
+        archive=archive,
+        frontier=frontier,
+        clock=clock,
+        entropy=entropy,
+        telemetry=log,
+        health=health,
+        limits=policy.parse,
+    )
+    completion = Completion(
+        frontier=frontier,
+        book=book,
+        policy=policy,
+        generation=pool.generation,
+        store_now_ms=scheduler.store_now_ms,
+    )
+    discovery = Discovery(gate=gate_keeper, archive=archive)
+
+    def wire(opened: contextlib.AsyncExitStack) -> Parts:
+        return Parts(
+            frontier=frontier,
+            scheduler=scheduler,
+            dispatch=Dispatch(
+                gate=egress,
+                fetcher=Fetcher(transport, policy),
+                recorder=recorder,
+                canonicalizer=canonicalizer,
+                on_resolver_trouble=_ResolverWatch(health, resolver).report,
+            ),
+            extract=Extract(
+                extraction=extraction,
+                completion=completion,
+                discovery=discovery,
+                archive=archive,
+                telemetry=log,
+            ),
+            discovery=discovery,
+            recorder=recorder,
+            expiry=Expiry(frontier, log),
+            fence=fence,
+            health=health,
+            clock=clock,
+            telemetry=log,
+            takeover=takeover,
+            seed=_Seeder(gate_keeper, config.seeds, log).admit,
+            read_status=lambda: asyncio.to_thread(reports.status),
+            publish=None,
+            on_status=_StatusFile(folder.status).write,
+            close=opened.aclose,
+            budget=policy.budget,
+            concurrency=config.concurrency,
+            backlog_max=max(BACKLOG_MIN, BACKLOG_PER_CHILD * pool.size),
+            wait_s_max=config.wait_max_s,
+        )
+
+    return wire
+
+
+def _store_settings(config: CrawlConfig) -> StoreSettings:
+    origin, urls = config.policy.origin, config.policy.urls
+    return StoreSettings(
+        default_active_max=origin.active_max,
+        default_spacing_ms=origin.spacing_ms,
+        urls_per_origin_start=urls.urls_per_origin_start,
+        urls_per_origin_max=urls.urls_per_origin_max,
+        urls_per_fetched_page=urls.urls_per_fetched_page,
+    )
+
+
+def _scope(config: CrawlConfig) -> Scope:
+    scope = config.scope
+    return Scope(
+        scope.kind, config.seeds, include=scope.include, exclude=scope.exclude, hosts=scope.hosts
+    )
+
+
+def _hosts_allowed(config: CrawlConfig) -> Iterable[str]:
+    """Names that the hosts file may answer for: those the operator wrote down, and only on a private crawl."""
+    from amble.domain.url import host_of
+
+    return [host_of(seed) for seed in config.seeds] if config.allow_nets else []
+
+
+def _warcinfo(config: CrawlConfig) -> dict[str, str]:
+    fields = {
+        "software": f"amble/{__version__}",
+        "format": "WARC File Format 1.1",
+        "robots": "obey" if config.policy.robots.obey else "ignore",
+        "http-header-user-agent": config.user_agent,
+    }
+    return fields | ({"operator": config.contact} if config.contact else {})
+
+
+def _trouble_of(health: Health) -> Callable[[str | None], None]:
+    def hear(detail: str | None) -> None:
+        if detail is None:
+            health.clear(Reason.STORE_UNAVAILABLE)
+        else:
+            health.report(Reason.STORE_UNAVAILABLE, detail)
+
+    return hear
+
+
+class _ResolverWatch:
+    """While the resolver is silent, asks it again until it answers; one watch at a time."""
+
+    def __init__(self, health: Health, resolver: DnsResolver) -> None:
+        self._health, self._resolver = health, resolver
+        self._watching: asyncio.Task[None] | None = None
+
+    def report(self, origin: str, detail: str) -> None:
+        """The resolver did not answer for the host of `origin`."""
+        self._health.report(Reason.DNS_UNAVAILABLE, detail)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(self._watch(origin), name="resolver watch")
+
+    async def _watch(self, origin: str) -> None:
+        from amble.domain.url import host_of
+
+        async def probe() -> str | None:
+            answer = await self._resolver.resolve(host_of(origin + "/"))
+            return answer.detail if isinstance(answer, ResolveFailure) and answer.unavailable else None
+
+        await self._health.probe_until_well(Reason.DNS_UNAVAILABLE, probe)
+
+
+class _Seeder:
+    """Admits the seeds of the configuration; known ones change nothing."""
+
+    def __init__(self, gate: UrlGate, seeds: tuple[str, ...], log: EventLog) -> None:
+        self._gate, self._seeds, self._log = gate, seeds, log
+
+    async def admit(self) -> int:
+        """How many seeds were admitted now."""
+        outcomes = await self._gate.admit_seeds(self._seeds)
+        return len(outcomes)
+
+
+class _StatusFile:
+    """The progress of the running crawl as JSON, replaced whole, for `amble status` and the curious."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, progress: Progress) -> None:
+        """Replace the file. A full disk costs only this look."""
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.write_bytes(msgspec.json.encode({"pid": os.getpid(), **asdict(progress)}))
+            draft.replace(self._path)
+        except OSError:
+            pass
+
+
+def open_reports(root: Path) -> SqliteReports:
+    """Read-only questions about the crawl in `root`, running or not. Raises CrawlFolderUnusable."""
+    folder = Folder(root=root)
+    if not folder.frontier.is_file():
+        raise CrawlFolderUnusable(f"{root}: there is no crawl here (no {FRONTIER_NAME}); name its folder")
+    return SqliteReports(folder.frontier)
+
+
+__all__ = ["AmbleError", "Folder", "Status", "Takeover", "open_crawl", "open_reports"]
