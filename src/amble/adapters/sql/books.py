@@ -49,6 +49,10 @@ class Books:
         self._decisions: list[Decision] = []
         self._pruned_to = self._oldest_allowed()
 
+    def begin(self, now: int) -> None:
+        """A transaction opens; everything in it happens at `now`."""
+        self.now = self.ledger.now = now
+
     def decide(
         self, subject: int, reason: str, detail: str, *, url: str = "", policy_version: int = 0
     ) -> None:

@@ -75,6 +75,7 @@ class OriginLedger:
         self._database = database
         self._execute = database.execute
         self._settings = settings
+        self.now = 0  # of the open transaction
         self._by_id: dict[int, Origin] = {}
         self._by_key: dict[str, Origin] = {}
         self._changed: dict[int, Origin] = {}
@@ -112,12 +113,17 @@ class OriginLedger:
         return self._settings.default_active_max if origin.active_max is None else origin.active_max
 
     def changed(self, origin: Origin) -> None:
-        """The row is to be written; when it may be leased again follows from its new facts."""
+        """The row is to be written; when it may be leased again follows from its new facts.
+
+        An origin that is due already keeps its place in the row of those that wait.
+        """
         self._changed[origin.id] = origin
         if origin.paused or not origin.queued or max(origin.leased, origin.active) >= self.active_max(origin):
             origin.wake_at = None
-        else:
+        elif origin.ready_at > self.now:
             origin.wake_at = origin.ready_at
+        elif origin.wake_at is None or origin.wake_at > self.now:
+            origin.wake_at = self.now
 
     def postpone(self, origin: Origin, wake_at: int | None) -> None:
         """A turn found nothing to do: look again at `wake_at`, or when something changes."""

@@ -146,7 +146,7 @@ class SqliteStore:
 
     def _transaction(self, operations: Sequence[AnyOperation]) -> list[Any]:
         execute, books, handlers = self.database.execute, self.books, self._handlers
-        books.now = self.clock.now()
+        books.begin(self.clock.now())
         execute("BEGIN IMMEDIATE")
         changes = self.database.total_changes()
         replies = [handlers[type(operation)](operation.value) for operation in operations]

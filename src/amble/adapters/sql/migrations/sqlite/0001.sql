@@ -39,6 +39,7 @@ CREATE TABLE url(
   reason TEXT, detail TEXT, reason_at INTEGER, policy_version INTEGER) STRICT;
 CREATE INDEX url_due ON url((id >> 36), rq, due_at) WHERE rq IS NOT NULL;
 CREATE INDEX url_flight ON url(state, expires_at) WHERE token IS NOT NULL;
+CREATE INDEX url_ended ON url(state) WHERE state IN (5, 6);
 
 -- What each attempt met. `answer` is the msgpack of domain/fetched.Fetched, NULL where nothing was answered.
 CREATE TABLE fetch(

@@ -1,0 +1,175 @@
+"""Frontier calls over a socket: calls made together travel in one frame and share one transaction.
+
+At most two frames are on their way, one being applied and one behind it; what is called meanwhile collects for the
+next. Answers resolve calls in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from amble.adapters.sql.client import FrontierCalls
+from amble.adapters.sql.messages import (
+    HEAD,
+    REPLY_DECODERS,
+    AnyOperation,
+    FrameKind,
+    decode_broken,
+    decode_replies,
+    decode_text,
+    encode,
+    frame,
+)
+from amble.domain.errors import AmbleError, CrawlFolderUnusable, StoreBroken, StoreUnavailable
+
+# Frames on their way at once: one being applied, one waiting behind it.
+FRAMES_MAX: Final = 2
+# Operations in one frame, so that a burst cannot make one endless transaction.
+OPERATIONS_MAX: Final = 4_096
+LINGER_S: Final = 0.008
+# The first call after a pause this long goes at once.
+IDLE_S: Final = 0.05
+
+Waiting = tuple[AnyOperation, "asyncio.Future[Any]"]
+_ERRORS: dict[str, type[AmbleError]] = {
+    kind.__name__: kind for kind in (CrawlFolderUnusable, StoreUnavailable, StoreBroken)
+}
+
+
+class StoreWire(FrontierCalls):
+    """ports.Frontier at the agent's end of a connected socket; `Server` is at the other end.
+
+    `trouble` is why the store cannot write now (it keeps trying, calls simply wait), else None; `on_trouble` is
+    called with each new value.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, linger_s: float = LINGER_S
+    ) -> None:
+        """The READY frame has been read already."""
+        self._reader, self._writer = reader, writer
+        self._linger_s = linger_s
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[Waiting] = deque()
+        self._sent: deque[list[Waiting]] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._last_sent_s = -IDLE_S
+        self._ended: AmbleError | None = None
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.trouble: str | None = None
+        self.on_trouble: Callable[[str | None], None] = lambda _: None
+        self._receiver = self._loop.create_task(self._receive(), name="frontier store replies")
+
+    async def _call(self, operation: AnyOperation) -> Any:
+        if self._ended is not None:
+            raise self._ended
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        self._pending.append((operation, waiter))
+        self._settled.clear()
+        self._schedule()
+        return await waiter
+
+    def _schedule(self) -> None:
+        """Send soon: at the end of this turn of the loop after a pause, else when the linger is over."""
+        if self._timer is not None or not self._pending or len(self._sent) >= FRAMES_MAX:
+            return
+        idle = not self._sent and self._loop.time() - self._last_sent_s >= IDLE_S
+        if idle or not self._linger_s:
+            self._timer = self._loop.call_soon(self._send)
+        else:
+            self._timer = self._loop.call_later(self._linger_s, self._send)
+
+    def _send(self) -> None:
+        self._timer = None
+        if self._ended is not None or not self._pending or len(self._sent) >= FRAMES_MAX:
+            return
+        group = [self._pending.popleft() for _ in range(min(len(self._pending), OPERATIONS_MAX))]
+        self._sent.append(group)
+        self._last_sent_s = self._loop.time()
+        self._writer.write(frame(FrameKind.OPERATIONS, encode([operation for operation, _ in group])))
+        self._schedule()
+
+    async def _receive(self) -> None:
+        """Until the store process closes: resolve the calls of each answered frame, in order."""
+        ending: AmbleError = StoreBroken("the store process ended without a word; start again to recover")
+        try:
+            while True:
+                kind, payload = await _read(self._reader)
+                if kind == FrameKind.BROKEN:
+                    ending = _error(payload)
+                elif kind == FrameKind.TROUBLE:
+                    self._hear_trouble(decode_text(payload))
+                else:
+                    self._resolve(payload)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except msgspec.MsgspecError as error:
+            ending = StoreBroken(f"the store process answered nonsense: {error}")
+        self._end(ending)
+
+    def _hear_trouble(self, text: str) -> None:
+        self.trouble = text or None
+        self.on_trouble(self.trouble)
+
+    def _resolve(self, payload: bytes) -> None:
+        group = self._sent.popleft()
+        for (operation, waiter), (refused, reply) in zip(group, decode_replies(payload), strict=True):
+            if waiter.done():
+                continue  # the caller no longer waits; the operation is applied all the same
+            if refused:
+                waiter.set_exception(StoreBroken(decode_text(reply)))
+            else:
+                waiter.set_result(REPLY_DECODERS[type(operation)].decode(reply))
+        if not self._sent and not self._pending:
+            self._settled.set()
+        self._schedule()
+
+    def _end(self, error: AmbleError) -> None:
+        self._ended = self._ended or error
+        groups: Sequence[list[Waiting]] = [*self._sent, list(self._pending)]
+        self._sent.clear()
+        self._pending.clear()
+        for group in groups:
+            for _, waiter in group:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        self._settled.set()
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection has ended and callers have been told."""
+        return self._ended is not None
+
+    async def close(self) -> None:
+        """See ports.Frontier.close: every call made is answered, then the connection ends."""
+        await self._settled.wait()
+        if self._ended is None:
+            self._ended = StoreUnavailable("the store is closed")
+        self._writer.close()
+        await asyncio.gather(self._receiver, return_exceptions=True)
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    length, kind = HEAD.unpack(await reader.readexactly(HEAD.size))
+    return kind, await reader.readexactly(length)
+
+
+async def hear_ready(reader: asyncio.StreamReader) -> None:
+    """Wait until the store has opened its file. Raises the error that kept it from that."""
+    try:
+        kind, payload = await _read(reader)
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise StoreBroken("the store process ended before it had opened the file") from error
+    if kind == FrameKind.BROKEN:
+        raise _error(payload)
+
+
+def _error(payload: bytes) -> AmbleError:
+    name, text = decode_broken(payload)
+    return _ERRORS.get(name, StoreBroken)(text)
