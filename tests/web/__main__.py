@@ -78,7 +78,7 @@ def _announce(ready: Ready, fd: int | None) -> None:
         with os.fdopen(fd, "w") as out:
             out.write(ready.json() + "\n")
         return
-    print(f"HTTP on port {ready.port} of {NEIGHBOURHOOD}, DNS on 127.0.0.1:{ready.dns_port}", flush=True)
+    print(f"HTTP on port {ready.port} of 127.0.0.0/8, DNS on 127.0.0.1:{ready.dns_port}", flush=True)
     print(f"control on 127.0.0.1:{ready.control_port}", flush=True)
     if ready.tls_port:
         print(f"HTTPS on port {ready.tls_port}, authority {ready.ca}")
@@ -109,12 +109,18 @@ async def _serve(args: argparse.Namespace, ready_act: Any) -> int:
     return int(code[0]) if code else 0
 
 
+def _filled(word: str, values: dict[str, str]) -> str:
+    for mark, value in values.items():
+        word = word.replace(mark, value)
+    return word
+
+
 def _run(argv: list[str], ready: Ready, stop: asyncio.Event) -> list[int]:
     """Start the command in a thread that ends the web when the command ends; the list gets its exit code."""
     values = {"{dns}": f"127.0.0.1:{ready.dns_port}", "{net}": NEIGHBOURHOOD, "{port}": str(ready.port)}
     words: list[str] = []
     for word in argv[1:] if argv[:1] == ["--"] else argv:
-        words.extend(ready.seeds if word == "{seeds}" else [values.get(word, word)])
+        words.extend(ready.seeds if word == "{seeds}" else [_filled(word, values)])
     loop, code = asyncio.get_running_loop(), [0]
 
     def work() -> None:

@@ -102,6 +102,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport = transport
         name = transport.get_extra_info("sockname")
         self._address, self._port = name[0], name[1]
+        if not self._address.startswith(("127.", "::1")):
+            transport.abort()  # bound everywhere so as to have all of 127.0.0.0/8, but no other machine's business
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

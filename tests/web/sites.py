@@ -102,6 +102,19 @@ class Plain(Site):
     name = "plain"
 
 
+class Index(Site):
+    """Links the front page of every other site: one seed for a crawl of everything that can go wrong."""
+
+    name = "index"
+
+    def page(self, request: Request) -> Reply:
+        others = [
+            kind.name for kind in site_classes() if kind is not Index and not kind.name.startswith("tls-")
+        ]
+        links = [f"http://{name}.test:{request.port}/" for name in others]
+        return page("All sites", links=links) if request.target == "/" else not_found()
+
+
 class SharedIp(Site):
     """Three names on one address."""
 

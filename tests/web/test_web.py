@@ -54,14 +54,16 @@ def ask(web: TestWeb, url: str, **headers: str) -> tuple[int, dict[str, str], by
         connection.close()
 
 
-def query(web: TestWeb, name: str, kind: int = dns.A, *, tcp: bool = False) -> tuple[int, list[str], bool]:
+def query(
+    web: TestWeb, name: str, kind: int = dns.A, *, tcp: bool = False, wait_s: float = 10.0
+) -> tuple[int, list[str], bool]:
     """One DNS question: response code, addresses, truncation. Raises TimeoutError on silence."""
     packet = (
         struct.pack("!HHHHHH", 77, 0x0100, 1, 0, 0, 0) + dns.wire_name(name) + struct.pack("!HH", kind, 1)
     )
     where = ("127.0.0.1", web.ready.dns_port)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM) as sock:
-        sock.settimeout(0.3)
+        sock.settimeout(wait_s)
         sock.connect(where)
         sock.send(struct.pack("!H", len(packet)) + packet if tcp else packet)
         answer = sock.recv(65_535)[2 if tcp else 0 :]
@@ -254,6 +256,18 @@ def test_the_log_tells_who_asked_what_when_and_how_it_ended(web: TestWeb) -> Non
     assert entry.address == query(web, "echo.test")[1][0]
 
 
+def test_a_forbidden_redirect_can_be_set_up_and_watched_by_a_canary(web: TestWeb) -> None:
+    with Canary("127.66.0.9") as canary:
+        web.control("name", name="inside.test", addresses=["127.66.0.9"], ttl_s=0)
+        target = f"http://inside.test:{canary.port}/secret"
+        web.control("site", host="plain.test", pages={"/out": {"location": target}})
+        status, headers, _ = ask(web, web.url("plain", "/out"))
+        assert (status, headers["location"]) == (302, target)
+        assert query(web, "inside.test")[1] == ["127.66.0.9"]
+        assert canary.silent
+    web.control("clear", host="plain.test")
+
+
 def test_a_host_is_served_by_its_address_when_the_name_is_unknown(web: TestWeb) -> None:
     address = query(web, "plain.test")[1][0]
     connection = http.client.HTTPConnection(address, web.port, timeout=10)
@@ -300,14 +314,14 @@ def test_a_rebinding_name_takes_turns(web: TestWeb) -> None:
 
 def test_a_name_that_is_dropped_gets_no_answer(web: TestWeb) -> None:
     with pytest.raises(TimeoutError):
-        query(web, "drop.test")
+        query(web, "drop.test", wait_s=0.2)
 
 
 def test_dns_can_be_killed_and_brought_back(web: TestWeb) -> None:
     web.control("dns", state="dead")
     try:
         with pytest.raises(TimeoutError):
-            query(web, "plain.test")
+            query(web, "plain.test", wait_s=0.2)
     finally:
         web.control("dns", state="alive")
     assert query(web, "plain.test")[0] == dns.NOERROR

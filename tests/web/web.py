@@ -18,7 +18,8 @@ from tests.web.message import Reply, Request, not_found
 from tests.web.server import AccessLog, Answers, listen
 from tests.web.sites import build_sites
 
-NEIGHBOURHOOD = "127.0.0.0/8"
+#: Every site lives in here; a canary outside of it, say at 127.66.0.1, stands for what no crawl may touch.
+NEIGHBOURHOOD = "127.10.0.0/15"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Web:
         for shared in (2, 3):
             zone.names[f"shared-ip-{shared}.test"] = zone.names["shared-ip-1.test"]
         zone.wildcards["trap-hosts.test"] = zone.names["trap-hosts.test"]
+        self._by_address["::1"] = "plain.test"
         special_names(zone, zone.names["plain.test"].turns[0][0])
         if settings.bench_origins:
             self.bench = BenchSite(
@@ -148,10 +150,12 @@ async def serve(settings: Settings, ready: asyncio.Future[Ready], stop: asyncio.
     control = Control(zone, log)
     server, port = await listen(late, log, port=settings.port)
     web = late.web = Web(settings, zone, control, port)
+    servers = [server, *await _listen6(late, log, port)]
     dns = DnsServer(zone)
     dns_port = await dns.start(port=settings.dns_port)
     control_server, control_port = await control.listen(settings.control_port)
-    servers, tls_port, ca = [server, control_server], 0, ""
+    servers.append(control_server)
+    tls_port, ca = 0, ""
     if settings.tls is not None:
         context, ca = _tls(settings.tls)
         tls_server, tls_port = await listen(late, log, tls=context)
@@ -168,6 +172,14 @@ async def serve(settings: Settings, ready: asyncio.Future[Ready], stop: asyncio.
             each.close()
         dns.close()
         log.close()
+
+
+async def _listen6(answers: Answers, log: AccessLog, port: int) -> list[asyncio.Server]:
+    """The same port of ::1, where this machine has IPv6 and the port is free there."""
+    try:
+        return [(await listen(answers, log, port=port, host="::1"))[0]]
+    except OSError:
+        return []
 
 
 def _tls(folder: Path) -> tuple[ssl.SSLContext, str]:
