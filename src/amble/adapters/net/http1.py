@@ -180,7 +180,7 @@ class ResponseParser:
 
     def _skip_blank(self, block: bytes) -> bytes:
         """Drop blank lines in front of the status line (RFC 9112 2.2 has that rule for requests)."""
-        if block[:1] not in b"\r\n":
+        if not block.startswith((b"\r", b"\n")):
             return block
         stripped = block.lstrip(b"\r\n")
         self._note("leading-crlf")

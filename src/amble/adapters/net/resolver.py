@@ -36,11 +36,13 @@ class ResolverLimits:
     """Bounds of resolving. An answer is kept for its TTL within `ttl_s_min` and `ttl_s_max`.
 
     `absent_ttl_s`: how long a name that does not exist stays refused; `failed_ttl_s`: one whose servers fail;
-    `timeout_ttl_s`: one nobody answered for; `unavailable_ttl_s`: while the nameserver itself is silent.
+    `partner_s`: once there are IPv4 addresses, the longest wait for the other family, which some nameservers never
+    answer for. `timeout_ttl_s`: a name nobody answered for; `unavailable_ttl_s`: while the nameserver itself is silent.
     """
 
     query_s: float = 2.0
     tries: int = 2
+    partner_s: float = 1.0
     lookup_s: float = 10.0
     probe_s: float = 2.0
     ttl_s_min: float = 30.0
@@ -195,13 +197,23 @@ class DnsResolver:
             return bad, bad
         try:
             async with asyncio.timeout(self._limits.lookup_s):
-                return await _settle(futures[0], _A), await _settle(futures[1], _AAAA)
+                first = await _settle(futures[0], _A)
+                return first, await self._partner(first, futures[1])
         except TimeoutError:
             late = _Answer(code=_TIMEOUT)
             return late, late
         finally:
             for future in futures:
                 future.cancel()
+
+    async def _partner(self, first: _Answer, future: asyncio.Future[pycares.DNSResult]) -> _Answer:
+        if not first.addresses:
+            return await _settle(future, _AAAA)
+        try:
+            async with asyncio.timeout(self._limits.partner_s):
+                return await _settle(future, _AAAA)
+        except TimeoutError:
+            return _Answer(code=_TIMEOUT)
 
     def _open_channel(self) -> aiodns.DNSResolver:
         if self._channel is None:
