@@ -1,8 +1,8 @@
 """HTTP/1.1 of the test web: one port on every loopback address, many sites behind it, every request in a log.
 
-A site may answer with a well-formed `Reply` or take the wire and misbehave. Times in the log are taken when the first
-byte of a request is seen and when the last byte of its answer has been handed to the kernel, so a slow reader can only
-make the server's view of an exchange shorter, never longer.
+A site may answer with a well-formed `Reply` or take the wire and misbehave. The log says when a request arrived (by the
+kernel's count, so that a late wake-up of this process does not move it) and when the last byte of its answer was handed
+on, so a slow reader can only make the server's view of an exchange shorter, never longer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Protocol, TextIO
 from tests.web.message import Reply, Request, not_found
 
 HEAD_BYTES_MAX = 256 * 1024
+# struct tcp_info of linux/tcp.h: tcpi_last_data_recv, milliseconds since data last arrived, to the kernel's tick
+LAST_DATA_RECV = struct.Struct("=52xI")
+TICK_MS_MAX = 10
 FLUSH_S = 0.05
 
 
@@ -105,14 +108,29 @@ class HttpConnection(asyncio.Protocol):
         if not self._address.startswith(("127.", "::1")):
             transport.abort()  # bound everywhere so as to have all of 127.0.0.0/8, but no other machine's business
         sock = transport.get_extra_info("socket")
+        self._socket = sock
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
         if self._began is None:
-            self._began = (time.time_ns(), time.monotonic_ns())
+            self._began = self._arrival()
         self._buffer = self._buffer + data if self._buffer else data
         self._next()
+
+    def _arrival(self) -> tuple[int, int]:
+        """Wall and monotonic time at which the request reached this machine's kernel.
+
+        On a busy machine we may be woken late, and two requests would seem closer than they were. The kernel knows
+        how long the bytes have been lying there; below its tick the clock is the better answer.
+        """
+        wall, mono = time.time_ns(), time.monotonic_ns()
+        if self._socket is None:
+            return wall, mono
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LAST_DATA_RECV.size)
+        waited_ms = LAST_DATA_RECV.unpack(info)[0] if len(info) == LAST_DATA_RECV.size else 0
+        late_ns = waited_ms * 1_000_000 if waited_ms >= TICK_MS_MAX else 0
+        return wall - late_ns, mono - late_ns
 
     def pause_writing(self) -> None:
         self._room.clear()

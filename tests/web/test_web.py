@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import re
+import signal
 import socket
 import ssl
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -266,6 +269,25 @@ def test_a_forbidden_redirect_can_be_set_up_and_watched_by_a_canary(web: TestWeb
         assert query(web, "inside.test")[1] == ["127.66.0.9"]
         assert canary.silent
     web.control("clear", host="plain.test")
+
+
+def test_a_request_is_timed_by_its_arrival_even_while_the_server_is_held_up(web: TestWeb) -> None:
+    address = query(web, "echo.test")[1][0]
+    with socket.create_connection((address, web.port), timeout=10) as sock:
+        request = b"GET /held-up HTTP/1.1\r\nHost: echo.test\r\n\r\n"
+        sock.sendall(request)
+        sock.recv(65_536)
+        os.kill(web.pid, signal.SIGSTOP)
+        try:
+            sent_us = time.monotonic_ns() // 1000
+            sock.sendall(request)
+            time.sleep(0.15)  # what is tested is that this does not show
+        finally:
+            os.kill(web.pid, signal.SIGCONT)
+        sock.recv(65_536)
+    web.flush()
+    entry = [e for e in judge.load(web.log_path) if e.target == "/held-up"][-1]
+    assert abs(entry.mono_start_us - sent_us) < 50_000
 
 
 def test_a_host_is_served_by_its_address_when_the_name_is_unknown(web: TestWeb) -> None:
