@@ -137,7 +137,9 @@ POLICY = [
     ("/?a=%7e&b=%2f&c=+%20", "http://example.org/?a=~&b=%2F&c=+%20"),
     ("/100%", "http://example.org/100%"),
     ("/%%34%31", "http://example.org/%%34%31"),
-    ("/%zz%7e%c3", "http://example.org/%zz%7E%C3"),
+    ("/%4%31%32%33", "http://example.org/%4%31%323"),
+    ("/%zz%7e%c3", "http://example.org/%zz~%C3"),
+    ("/%2d?utm_%", "http://example.org/-"),
     ("/a%2e%2e", "http://example.org/a.."),
     ("/%252e%252e/", "http://example.org/%252e%252e/"),
     # host

@@ -7,7 +7,7 @@ Underneath lies the WHATWG URL parser; on top of its serialization this file app
 - the dot of a fully qualified host is dropped: `example.org.` and `example.org` are one host to a server and so must
   be one origin to politeness; a host with an empty label is no host;
 - percent-encoded unreserved characters are decoded and the hex digits of all others are upper case (RFC 3986
-  6.2.2.1 and 6.2.2.2), except that nothing is decoded in a URL with a stray "%", where decoding could change its meaning;
+  6.2.2.1 and 6.2.2.2), except right behind a stray "%", where decoding could make another escape;
 - tracking parameters are dropped by a documented list; all other parameters keep their order and their spelling.
 
 `CANONICALIZER_VERSION` grows whenever any URL would get another canonical form. The function is idempotent, and total:
@@ -44,8 +44,8 @@ TRACKING_PARAMETERS = frozenset(
 )  # fmt: skip
 TRACKING_PREFIXES = ("utm_",)
 
-_TRIPLET = re.compile("%([0-9A-Fa-f]{2})")
-_STRAY_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
+# An escape; or a stray "%" with the escapes right behind it, whose decoding would make an escape of it.
+_ESCAPES = re.compile("%([0-9A-Fa-f]{2})|(%(?![0-9A-Fa-f]{2})[0-9A-Fa-f]?)((?:%[0-9A-Fa-f]{2}){1,2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _NORMAL_TRIPLET = {
     f"{byte:02x}": chr(byte) if chr(byte) in _UNRESERVED else f"%{byte:02X}" for byte in range(256)
@@ -258,10 +258,12 @@ def _without_final_dot(origin: str) -> str | None:
 
 
 def _normal_percent(text: str) -> str:
-    if _STRAY_PERCENT.search(text) is not None:
-        # "%%34%31" would decode to "%41", and that in turn to "A": only the case of digits is safe to touch.
-        return _TRIPLET.sub(lambda match: match[0].upper(), text)
-    return _TRIPLET.sub(lambda match: _NORMAL_TRIPLET[match[1].lower()], text)
+    return _ESCAPES.sub(_normal_escape, text)
+
+
+def _normal_escape(match: re.Match[str]) -> str:
+    # "%%34%31" would decode to "%41", and that in turn to "A": only the case of such digits is safe to touch.
+    return _NORMAL_TRIPLET[match[1].lower()] if match[1] else match[2] + match[3].upper()
 
 
 # --- the query of a document that is not UTF-8 -----------------------------------------------------------------
