@@ -20,7 +20,7 @@ CODINGS_MAX = 3
 ZSTD_WINDOW_BYTES_MAX = 8 * 1024 * 1024
 # Compressed bytes are fed in steps of this size: what a decoder has not consumed is copied at every step.
 STEP_BYTES = 64 * 1024
-SALVAGE_STEP_BYTES = 1024
+SALVAGE_STEP_BYTES = 256
 # Concatenated gzip members are one body (RFC 1952 2.2); a body of countless tiny ones is an attack.
 MEMBERS_MAX = 1024
 
@@ -30,7 +30,6 @@ NOTE_TRAILING = "coding_trailing_bytes"
 
 # isal's stub declares its exception class as an instance.
 _BROKEN: tuple[type[Exception], ...] = (isal_zlib.error, zlib.error, brotli.error, zstandard.ZstdError)  # type: ignore[assignment]
-_INFLATED = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_SKIPPABLE = 0x184D2A50
 _AUTO_HEADER = 47
@@ -87,8 +86,8 @@ def _undo(coding: str, body: bytes, bytes_max: int) -> Decoded | Undecodable:
     try:
         pieces.extend(_DECODERS[coding](body, bytes_max, notes))
     except _BROKEN as error:
-        if coding in _INFLATED:
-            pieces = _salvaged(body, bytes_max)
+        if coding in _SALVAGERS:
+            pieces = _before_the_break(_SALVAGERS[coding](body, bytes_max))
         if not any(pieces):
             return Undecodable("coding_broken", f"{coding}: {error}"[:200])
         notes.append(NOTE_BROKEN)
@@ -97,6 +96,15 @@ def _undo(coding: str, body: bytes, bytes_max: int) -> Decoded | Undecodable:
         plain = plain[:bytes_max]
         notes.append(NOTE_TRUNCATED)
     return Decoded(plain, tuple(notes))
+
+
+def _before_the_break(pieces: Iterator[bytes]) -> list[bytes]:
+    found: list[bytes] = []
+    try:
+        found.extend(pieces)
+    except _BROKEN:
+        pass  # the break itself: what came before it is the answer
+    return found
 
 
 def _gzip(body: bytes, bytes_max: int, notes: list[str]) -> Iterator[bytes]:
@@ -135,23 +143,16 @@ def _window_bits(first_two: bytes) -> int:
     return _RAW_DEFLATE
 
 
-def _salvaged(body: bytes, bytes_max: int) -> list[bytes]:
-    """What a broken DEFLATE stream yields before its break, found with small steps."""
+def _salvaged_deflate(body: bytes, bytes_max: int) -> Iterator[bytes]:
+    """What a DEFLATE stream yields before its break; a step that fails gives nothing, so steps are small."""
     inflater = zlib.decompressobj(_window_bits(body[:2]))
-    pieces: list[bytes] = []
     room = bytes_max + 1
-    try:
-        for start in range(0, len(body), SALVAGE_STEP_BYTES):
-            piece = inflater.decompress(
-                inflater.unconsumed_tail + body[start : start + SALVAGE_STEP_BYTES], room
-            )
-            pieces.append(piece)
-            room -= len(piece)
-            if room <= 0 or inflater.eof:
-                break
-    except zlib.error:
-        pass  # the break itself: what came before it is the answer
-    return pieces
+    for start in range(0, len(body), SALVAGE_STEP_BYTES):
+        piece = inflater.decompress(inflater.unconsumed_tail + body[start : start + SALVAGE_STEP_BYTES], room)
+        room -= len(piece)
+        yield piece
+        if room <= 0 or inflater.eof:
+            return
 
 
 def _brotli(body: bytes, bytes_max: int, notes: list[str]) -> Iterator[bytes]:
@@ -159,19 +160,32 @@ def _brotli(body: bytes, bytes_max: int, notes: list[str]) -> Iterator[bytes]:
     total = 0
     for start in range(0, len(body), STEP_BYTES):
         piece = decoder.process(body[start : start + STEP_BYTES], output_buffer_limit=STEP_BYTES)
-        while True:
+        # It can hold back output after it has taken all input, whatever can_accept_more_data says: ask until it is dry.
+        while piece:
             total += len(piece)
             yield piece
             if total > bytes_max:
                 return
-            if decoder.can_accept_more_data():
-                break
             piece = decoder.process(b"", output_buffer_limit=STEP_BYTES)
         if decoder.is_finished():
             if start + STEP_BYTES < len(body):
                 notes.append(NOTE_TRAILING)
             return
     notes.append(NOTE_BROKEN)
+
+
+def _salvaged_brotli(body: bytes, bytes_max: int) -> Iterator[bytes]:
+    """What a brotli stream yields before its break; a step that fails gives nothing, so steps are small."""
+    decoder = brotli.Decompressor()
+    room = bytes_max + 1
+    for start in range(0, len(body), SALVAGE_STEP_BYTES):
+        piece = decoder.process(body[start : start + SALVAGE_STEP_BYTES], output_buffer_limit=STEP_BYTES)
+        while piece and room > 0:
+            room -= len(piece)
+            yield piece
+            piece = decoder.process(b"", output_buffer_limit=STEP_BYTES)
+        if room <= 0 or decoder.is_finished():
+            return
 
 
 def _zstd(body: bytes, bytes_max: int, notes: list[str]) -> Iterator[bytes]:
@@ -218,4 +232,10 @@ _DECODERS: dict[str, Callable[[bytes, int, list[str]], Iterator[bytes]]] = {
     "deflate": _gzip,
     "br": _brotli,
     "zstd": _zstd,
+}
+_SALVAGERS: dict[str, Callable[[bytes, int], Iterator[bytes]]] = {
+    "gzip": _salvaged_deflate,
+    "x-gzip": _salvaged_deflate,
+    "deflate": _salvaged_deflate,
+    "br": _salvaged_brotli,
 }
