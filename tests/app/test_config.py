@@ -15,7 +15,7 @@ from amble.app.settings import SECTIONS, SETTINGS, SettingValue
 from amble.domain.errors import ConfigErrors
 from amble.domain.policy import OriginPolicy, Policy, ScopeKind
 
-LOCAL = ["http://127.0.0.1:8000/"]
+LOCAL = ["http://a.test:8000/"]
 
 
 def mistakes(toml: str = "", **rest: object) -> list[str]:
@@ -27,7 +27,7 @@ def mistakes(toml: str = "", **rest: object) -> list[str]:
 def test_without_settings_the_policy_is_the_domains_default() -> None:
     config = CrawlConfig.parse(seeds=LOCAL)
     assert config.policy == Policy()
-    assert config.seeds == ("http://127.0.0.1:8000/",)
+    assert config.seeds == ("http://a.test:8000/",)
     assert config.scope.kind is ScopeKind.HOST
 
 
@@ -182,13 +182,12 @@ def test_lists_in_the_environment_take_commas_or_the_form_of_toml() -> None:
         ("https://example.org/", "[crawl]\ncontact = 'you@you.example'", False),
         ("https://example.org/", "[crawl]\nuser_agent = 'mybot/1 (+https://you.example/bot)'", False),
         ("https://example.org/", "[crawl]\nuser_agent = 'mybot/1'", True),
-        ("http://127.0.0.1:8000/", "", False),
-        ("http://[::1]:8000/", "", False),
+        ("http://127.0.0.1:8000/", "[network]\nallow_nets = ['127.0.0.0/8']", False),
+        ("http://[::1]:8000/", "[network]\nallow_nets = ['::1']", False),
         ("http://localhost:8000/", "", False),
         ("http://a.test/", "", False),
-        ("http://10.1.2.3/", "", True),
         ("http://10.1.2.3/", "[network]\nallow_nets = ['10.0.0.0/8']", False),
-        ("http://127.0.0.1:8000/", "[scope]\nkind = 'any'", True),
+        ("http://a.test/", "[scope]\nkind = 'any'", True),
     ],
 )
 def test_a_public_crawl_must_say_who_it_is(seed: str, toml: str, needed: bool) -> None:
@@ -251,8 +250,26 @@ def test_a_password_in_a_seed_is_refused_and_not_repeated() -> None:
 
 
 def test_seeds_are_canonical_and_each_once() -> None:
-    config = CrawlConfig.parse(seeds=["HTTP://127.0.0.1:80", "http://127.0.0.1/#top", " http://127.0.0.1/a "])
-    assert config.seeds == ("http://127.0.0.1/", "http://127.0.0.1/a")
+    config = CrawlConfig.parse(seeds=["HTTP://A.test:80", "http://a.test/#top", " http://a.test/a "])
+    assert config.seeds == ("http://a.test/", "http://a.test/a")
+
+
+@pytest.mark.parametrize(
+    ("seed", "net"),
+    [
+        ("http://127.0.0.1:8000/", "127.0.0.0/8"),
+        ("http://10.1.2.3/", "10.1.2.3/32"),
+        ("http://[::1]/", "::1/128"),
+        ("http://169.254.169.254/", "169.254.169.254/32"),
+    ],
+)
+def test_a_private_seed_needs_its_network_to_be_opened(seed: str, net: str) -> None:
+    contact = {"crawl.contact": Given("https://you.example/bot", "--contact")}
+    problems = mistakes(seeds=[seed], given=contact)
+    assert problems[0].endswith(f"if it is yours, add --allow-net {net}")
+    opened = {**contact, "network.allow_nets": Given([net], "--allow-net", text=False)}
+    assert CrawlConfig.parse(seeds=[seed], given=opened).allow_nets == (net,)
+    assert CrawlConfig.parse(seeds=[seed, "https://example.org/"], given=contact).seeds
 
 
 def test_a_list_full_of_mistakes_is_shown_in_part() -> None:

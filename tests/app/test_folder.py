@@ -11,7 +11,7 @@ from amble.app.config import Given
 from amble.app.folder import Plan, Wishes, default_folder, is_crawl_folder, keep, plan, seeds_of
 from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
 
-SEED = "http://127.0.0.1:8000/"
+SEED = "http://a.test:8000/"
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_the_folder_is_named_after_the_first_seed(seed: str, name: str) -> None:
 
 def test_a_plan_writes_nothing() -> None:
     made = plan(Wishes(seeds=(SEED,)), {})
-    assert made.folder == Path("crawl-127.0.0.1-8000")
+    assert made.folder == Path("crawl-a.test-8000")
     assert not made.resumes
     assert not made.folder.exists()
 
@@ -69,7 +69,7 @@ def test_out_alone_resumes() -> None:
 
 def test_new_seeds_and_limits_are_applied_and_kept() -> None:
     made = begun()
-    other = "http://127.0.0.1:9000/"
+    other = "http://a.test:9000/"
     more = plan(
         Wishes(seeds=(other,), out=made.folder, flags={"budget.pages_max": Given("9", "--pages")}), {}
     )

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 import amble
 from amble.app.settings import SECTIONS, SETTINGS, Setting, SettingValue
 from amble.domain.decision import Reason
+from amble.domain.destination import judge
 from amble.domain.errors import ConfigErrors
 from amble.domain.policy import Policy, RobotsPolicy, ScopeKind
 from amble.domain.url import Canonicalizer, host_of
@@ -262,6 +263,7 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
     )
     problems.extend(_relations(values))
     problems.extend(_contact_missing(config))
+    problems.extend(_all_refused(config))
     return config
 
 
@@ -411,6 +413,23 @@ def _contact_missing(config: CrawlConfig) -> list[str]:
             f"crawl.contact: scope any leads to public sites, which must be able to reach you; {_CONTACT_FIX}"
         ]
     return []
+
+
+def _all_refused(config: CrawlConfig) -> list[str]:
+    """The mistake of seeds that are all addresses which the egress gate will refuse: nothing could be fetched."""
+    nets = [ipaddress.ip_network(net) for net in config.allow_nets]
+    refused = [judge(host_of(seed), nets).refused for seed in config.seeds if _is_address(host_of(seed))]
+    if not refused or len(refused) < len(config.seeds) or not all(refused):
+        return []
+    host = ipaddress.ip_address(host_of(config.seeds[0]))
+    net = "127.0.0.0/8" if host.version == 4 and host.is_loopback else str(ipaddress.ip_network(host))
+    return [
+        f"seed {config.seeds[0]}: {refused[0]}, which amble refuses; if it is yours, add --allow-net {net}"
+    ]
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.rpartition(".")[2].isdigit()
 
 
 def _is_private(host: str, allow_nets: Sequence[str]) -> bool:

@@ -6,6 +6,7 @@ crash leaves the old or the new one.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from amble.app.config import (
 )
 from amble.app.settings import SettingValue
 from amble.domain.decision import Reason
-from amble.domain.errors import CrawlFolderUnusable
+from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
 from amble.domain.url import origin_of
 
 CONFIG_NAME = "amble.toml"
@@ -202,3 +203,61 @@ def _replace(path: Path, text: str) -> None:
         os.fsync(parent)
     finally:
         os.close(parent)
+
+
+def find(given: Path | None) -> Path:
+    """The crawl folder that a command means: the given one, this one, or the only one here.
+
+    Raises ConfigErrors when there is none, or more than one to choose from.
+    """
+    if given is not None:
+        if is_crawl_folder(given):
+            return given
+        raise ConfigErrors([f"{given}: there is no crawl there; name a folder that `amble crawl` has made"])
+    here = Path()
+    if is_crawl_folder(here):
+        return here
+    found = sorted(path for path in here.glob("crawl-*") if is_crawl_folder(path))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(str(path) for path in found[:5]) + (" and more" if len(found) > 5 else "")
+        raise ConfigErrors([f"there are several crawls here ({names}): name one"])
+    raise ConfigErrors(["there is no crawl here: name its folder"])
+
+
+def settings_of(folder: Path | None, env: Mapping[str, str]) -> tuple[dict[str, Effective], CrawlConfig]:
+    """What is in force for a folder, or for none: each setting with its source, and the tree.
+
+    Raises ConfigErrors with every mistake.
+    """
+    problems: list[str] = []
+    own: dict[str, Given] = {}
+    seeds: list[str] = []
+    if folder is not None and (folder / CONFIG_NAME).exists():
+        own = _toml_layer(folder / CONFIG_NAME, problems)
+    if folder is not None and (folder / SEEDS_NAME).exists():
+        seeds = read_seeds(folder / SEEDS_NAME, problems)
+    values = resolve([own, from_env(env, problems)], problems)
+    config = configure(values, seeds, problems)
+    complain(problems)
+    return values, config
+
+
+def running_pid(folder: Path) -> int | None:
+    """The process that crawls in a folder now (0 where its number is unknown), None when nobody does.
+
+    The lock is tried, shared and for an instant: whoever wants it meanwhile tries again (`adapters/sql/lock.py`).
+    """
+    try:
+        descriptor = os.open(folder / "run" / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.pread(descriptor, 32, 0).strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
