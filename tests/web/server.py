@@ -19,9 +19,10 @@ from typing import Protocol, TextIO
 from tests.web.message import Reply, Request, not_found
 
 HEAD_BYTES_MAX = 256 * 1024
-# struct tcp_info of linux/tcp.h: tcpi_last_data_recv, milliseconds since data last arrived, to the kernel's tick
-LAST_DATA_RECV = struct.Struct("=52xI")
-TICK_MS_MAX = 10
+READ_BYTES = 64 * 1024
+# linux/socket.h; the module `socket` does not name it. The answer is a struct timespec of CLOCK_REALTIME.
+SO_TIMESTAMPNS = 35
+TIMESPEC = struct.Struct("@qq")
 FLUSH_S = 0.05
 
 
@@ -79,10 +80,11 @@ class AccessLog:
             self._file.close()
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One accepted connection: requests in order, one at a time."""
 
     count = 0
+    _incoming = bytearray(READ_BYTES)  # one for all: what is read is taken out before anything else runs
 
     def __init__(self, answers: Answers, log: AccessLog, scheme: str) -> None:
         HttpConnection.count += 1
@@ -90,6 +92,7 @@ class HttpConnection(asyncio.Protocol):
         self._connection = HttpConnection.count
         self._buffer = b""
         self._began: tuple[int, int] | None = None
+        self._arrived = (0, 0)
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
@@ -98,7 +101,7 @@ class HttpConnection(asyncio.Protocol):
         self._hung_up = False
         self._ending = "done"
 
-    # --- asyncio.Protocol
+    # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -108,28 +111,39 @@ class HttpConnection(asyncio.Protocol):
         if not self._address.startswith(("127.", "::1")):
             transport.abort()  # bound everywhere so as to have all of 127.0.0.0/8, but no other machine's business
         sock = transport.get_extra_info("socket")
-        self._socket = sock
+        self._socket: socket.socket | None = getattr(sock, "_sock", None)  # asyncio's wrapper cannot peek
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        del sizehint
         if self._began is None:
-            self._began = self._arrival()
-        self._buffer = self._buffer + data if self._buffer else data
+            self._arrived = self._arrival()
+        return self._incoming
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._began is None:
+            self._began = self._arrived
+        self._buffer += self._incoming[:nbytes]
         self._next()
 
     def _arrival(self) -> tuple[int, int]:
-        """Wall and monotonic time at which the request reached this machine's kernel.
+        """Wall and monotonic time at which the bytes that wait to be read reached this machine's kernel.
 
-        On a busy machine we may be woken late, and two requests would seem closer than they were. The kernel knows
-        how long the bytes have been lying there; below its tick the clock is the better answer.
+        On a busy machine we are woken late, and two requests would seem closer than they were. The kernel stamps what
+        it receives, and a peek tells the stamp. Without one (TLS has read ahead of us) it is the time of now.
         """
         wall, mono = time.time_ns(), time.monotonic_ns()
-        if self._socket is None:
-            return wall, mono
-        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LAST_DATA_RECV.size)
-        waited_ms = LAST_DATA_RECV.unpack(info)[0] if len(info) == LAST_DATA_RECV.size else 0
-        late_ns = waited_ms * 1_000_000 if waited_ms >= TICK_MS_MAX else 0
+        late_ns = 0
+        if self._socket is not None:
+            try:
+                _, stamps, _, _ = self._socket.recvmsg(1, 64, socket.MSG_PEEK)
+            except OSError:
+                stamps = []
+            for level, kind, data in stamps:
+                if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                    seconds, nanoseconds = TIMESPEC.unpack(data)
+                    late_ns = max(0, wall - seconds * 1_000_000_000 - nanoseconds)
         return wall - late_ns, mono - late_ns
 
     def pause_writing(self) -> None:
@@ -268,8 +282,16 @@ async def listen(
     """Serve on `port` (0: any) of every IPv4 address; the server and the port it got."""
     scheme = "http" if tls is None else "https"
     make: Callable[[], HttpConnection] = lambda: HttpConnection(answers, log, scheme)  # noqa: E731
-    server = await asyncio.get_running_loop().create_server(make, host, port, ssl=tls, backlog=4096)
-    return server, int(server.sockets[0].getsockname()[1])
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # what it accepts inherits this
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    server = await asyncio.get_running_loop().create_server(make, sock=listener, ssl=tls, backlog=4096)
+    return server, int(listener.getsockname()[1])
 
 
 class Nothing:
