@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import amble
+from amble.faces import inspect, maintain
 
 if TYPE_CHECKING:
     from amble.app.config import Given
@@ -28,14 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", metavar="", help="JSON for programs instead of text for people.")
-]
-FolderArgument = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="The crawl folder; without it, the only one here.")
-]
-OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The crawl folder.")]
 
 _WHERE = "Where and how far"
 _POLITE = "Politeness and identity"
@@ -255,6 +248,19 @@ def _crawl(wishes: Wishes, *, as_json: bool, quiet: bool, verbose: bool) -> int:
         return int(run_crawl(plan, _display(as_json=as_json, quiet=quiet, verbose=verbose)))
     except Exception as exc:
         return output.fail(exc, as_json=as_json, folder=plan.folder)
+
+
+app.command()(inspect.status)
+app.command()(inspect.urls)
+app.command()(inspect.failed)
+app.command()(inspect.why)
+app.command()(inspect.check)
+app.command()(maintain.export)
+app.command()(maintain.verify)
+app.command()(maintain.doctor)
+_config = typer.Typer(help="The settings of a crawl.", no_args_is_help=True)
+_config.command("show")(inspect.config_show)
+app.add_typer(_config, name="config")
 
 
 def _display(*, as_json: bool, quiet: bool, verbose: bool) -> Display:

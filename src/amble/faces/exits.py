@@ -22,6 +22,8 @@ from amble.domain.errors import (
     CrawlFolderBusy,
     CrawlFolderUnusable,
     SandboxUnavailable,
+    SinkBroken,
+    SinkUnavailable,
     StoreBroken,
     StoreUnavailable,
 )
@@ -102,7 +104,7 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
         case ConfigErrors():
             return ExitCode.USAGE, exc.problems
         case CrawlFolderBusy():
-            return ExitCode.BUSY, [f"{exc}; wait for it, stop it, or name another folder with --out"]
+            return ExitCode.BUSY, [str(exc)]
         case CrawlFolderUnusable():
             return ExitCode.UNUSABLE, [str(exc)]
         case StoreUnavailable() | ArchiveUnavailable():
@@ -111,6 +113,10 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             ]
         case StoreBroken() | ArchiveBroken():
             return ExitCode.UNUSABLE, [f"{exc}; `amble verify` tells what is damaged"]
+        case SinkUnavailable():
+            return ExitCode.UNUSABLE, [f"{exc}; free some space, mend the permissions, or name another file"]
+        case SinkBroken():
+            return ExitCode.UNUSABLE, [f"{exc}; name another file"]
         case SandboxUnavailable():
             return ExitCode.UNUSABLE, [f"{exc}; `amble doctor` tells what is missing"]
         case OSError() if exc.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,28 @@ def write_json(value: Any) -> None:
     print(json.dumps(plain(value), ensure_ascii=False))
 
 
-def write_json_lines(values: Iterable[Any]) -> None:
-    """One JSON document a line."""
-    for value in values:
-        write_json(value)
+def write_lines(lines: Iterable[str]) -> None:
+    """Text on standard output."""
+    for line in lines:
+        print(line)
+
+
+def note(line: str) -> None:
+    """A remark for people on standard error, so that it never mixes with an answer."""
+    print(line, file=sys.stderr)
 
 
 def plain(value: Any) -> Any:
     """Structs and dataclasses as dicts by their field names, whatever their form on the wire."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
-    return value if isinstance(value, bytes) is False else value.hex()
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def say_error(lines: Sequence[str], code: ExitCode, *, as_json: bool) -> int:

@@ -1,0 +1,93 @@
+"""The commands that look after a crawl: export, verify, doctor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from amble.faces.options import FolderArgument, JsonOption
+
+TARGETS = ("jsonl",)
+
+
+def export(
+    folder: FolderArgument = None,
+    to: Annotated[
+        str, typer.Option("--to", metavar="jsonl", help="The form: jsonl, one JSON document a line.")
+    ] = "jsonl",
+    file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where to; - is standard output. A file is continued. Default: DIR/export/documents.jsonl.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write the documents of a crawl. Again and again: a file is continued, and each document is in it once."""
+    from amble.app import build
+    from amble.app import folder as crawl_folder
+    from amble.domain.errors import ConfigErrors
+    from amble.faces import output, text
+
+    if to not in TARGETS:
+        raise ConfigErrors([f"--to {to!r} is not accepted: give one of {', '.join(TARGETS)}"])
+    place = crawl_folder.find(folder)
+    if file == "-":
+        result = build.export_jsonl(place, None)
+        sys.stdout.flush()
+    else:
+        target = Path(file) if file is not None else place / "export" / "documents.jsonl"
+        if target.is_dir():
+            raise ConfigErrors([f"--file {target}: that is a folder; name a file in it"])
+        result = build.export_jsonl(place, target)
+    told = f"{text.plural(result.documents, 'document')} written to {text.safe(result.target)}"
+    if as_json and file != "-":
+        output.write_json(result)
+    elif not as_json:
+        output.note(told)
+    return 0
+
+
+def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
+    """Check a crawl from outside: every record, digest and index line of its archive, every state of its frontier."""
+    from amble.app import build
+    from amble.app import folder as crawl_folder
+    from amble.faces import output, text
+    from amble.faces.exits import ExitCode
+
+    found = 0
+    for problem in build.verify(crawl_folder.find(folder)):
+        found += 1
+        if as_json:
+            output.write_json({"problem": str(problem)})
+        else:
+            output.write_lines([text.safe(str(problem))])
+    if as_json:
+        output.write_json({"problems": found})
+    else:
+        output.note(text.plural(found, "problem") + " found" if found else "all is as it was written")
+    return int(ExitCode.FOUND) if found else 0
+
+
+def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
+    """Whether this machine is fit for crawling: Python, libraries, sandbox, files, disk, clock, name server."""
+    from amble.app import build
+    from amble.app import folder as crawl_folder
+    from amble.app.findings import Verdict
+    from amble.faces import output, tables
+    from amble.faces.exits import ExitCode
+
+    place = folder if folder is not None else Path()
+    own = place if crawl_folder.is_crawl_folder(place) else None
+    _, config = crawl_folder.settings_of(own, os.environ)
+    findings = build.doctor(place, config)
+    if as_json:
+        output.write_json({"findings": findings})
+    else:
+        output.write_lines(tables.finding_lines(findings))
+    return int(ExitCode.FOUND) if any(item.verdict is Verdict.PROBLEM for item in findings) else 0
