@@ -1,8 +1,9 @@
 """HTTP/1.1 of the test web: one port on every loopback address, many sites behind it, every request in a log.
 
-A site may answer with a well-formed `Reply` or take the wire and misbehave. The log says when a request arrived (by the
-kernel's count, so that a late wake-up of this process does not move it) and when the last byte of its answer was handed
-on, so a slow reader can only make the server's view of an exchange shorter, never longer.
+A site may answer with a well-formed `Reply` or take the wire and misbehave. The log says when a request arrived (by
+the kernel's stamp, so that a late wake-up of this process does not move it) and when its last bytes were about to be
+handed to the kernel: the server's view of an exchange is never longer than the crawler's, so no judge accuses wrongly.
+Only an exchange that the peer cut short ends when we notice.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ class AccessLog:
         self._due: asyncio.TimerHandle | None = None
         self.requests = 0
 
-    def write(self, request: Request, began: tuple[int, int], status: int, sent: int, ending: str) -> None:
-        """One finished request."""
+    def write(
+        self, request: Request, began: tuple[int, int], mono: int, status: int, sent: int, ending: str
+    ) -> None:
+        """One finished request; `mono` is the monotonic time of its end in nanoseconds."""
         self.requests += 1
         if self._file is None:
             return
-        mono = time.monotonic_ns()
         wall = began[0] + mono - began[1]
         agent = request.headers.get("user-agent", "-").replace("\t", " ")
         target = request.target.replace("\t", "%09")
@@ -97,7 +99,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
-        self._status = self._sent = self._served = 0
+        self._status = self._sent = self._ended = self._served = 0
         self._hung_up = False
         self._ending = "done"
 
@@ -177,7 +179,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return
             if self._began is None:  # pipelined: it was here before its turn came
                 self._began = (time.time_ns(), time.monotonic_ns())
-            self._request, self._status, self._sent = request, 0, 0
+            self._request = request
+            self._status = self._sent = self._ended = 0
             self._serve(request)
 
     def _parse(self, head: bytes) -> Request | None:
@@ -211,7 +214,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _write(self, request: Request, reply: Reply) -> None:
         keep_alive = not reply.close and request.headers.get("connection", "").lower() != "close"
         body = b"" if request.method == "HEAD" else reply.payload()
-        self._status, self._sent = reply.status, len(body)
+        self._status, self._sent, self._ended = reply.status, len(body), time.monotonic_ns()
         head = reply.head(keep_alive=keep_alive)
         if len(body) > 16_384:  # no copy of a large body only to save a system call
             self._transport.writelines((head, body))
@@ -237,7 +240,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         request, began = self._request, self._began
         self._request = self._began = None
         if request is not None and began is not None:
-            self._log.write(request, began, self._status, self._sent, ending)
+            ended = self._ended if ending == "done" and self._ended else time.monotonic_ns()
+            self._log.write(request, began, max(began[1], ended), self._status, self._sent, ending)
 
     # --- Wire, for sites that misbehave
 
@@ -246,6 +250,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._status == 0 and data.startswith(b"HTTP/1.") and data[9:12].isdigit():
             self._status = int(data[9:12])
         self._sent += len(data)
+        self._ended = time.monotonic_ns()
         if not self._hung_up:
             self._transport.write(data)
 
