@@ -160,12 +160,12 @@ class DirectoryArchive:
                     break
                 job = self._next(deadline)
             self._writer.commit()
-        except (OSError, ArchiveUnavailable) as error:
+        except Exception as error:
             self._writer.roll_back()
             if isinstance(job, _Append):
                 batch = batch if batch and batch[-1][0] is job else [*batch, (job, None)]
                 job = None
-            trouble = error if isinstance(error, ArchiveUnavailable) else self._unavailable(error)
+            trouble = self._unavailable(error) if isinstance(error, OSError) else error
             _settle([(done, trouble) for done, _ in batch])
             return job
         _settle(batch)

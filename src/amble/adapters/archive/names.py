@@ -85,12 +85,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_all(file: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+def write_all(file: int, data: bytes | bytearray, offset: int) -> None:
     """Write all of `data` at `offset`. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(file, view, offset)
-        view, offset = view[done:], offset + done
+    done = os.pwrite(file, data, offset)
+    while done < len(data):
+        # Released before an error leaves, else the traceback would keep a bytearray from being resized.
+        with memoryview(data) as view, view[done:] as rest:
+            done += os.pwrite(file, rest, offset + done)
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -82,6 +82,7 @@ class SegmentWriter:
         self._info = dict(info)
         self._sync = sync
         self._recovered = False
+        self._left_open = False  # whether this writer has let go of a segment without sealing it
         self._next_serial = 1
         self._growing: _Growing | None = None
 
@@ -179,12 +180,13 @@ class SegmentWriter:
         finally:
             self._retire()
         self._recovered = True
+        self._left_open = False
 
     def close(self) -> None:
         """Seal, and seal what could not be sealed before."""
         try:
             self.seal()
-            if not self._recovered and self._folder.exists():
+            if self._left_open:
                 self._recover()
         finally:
             self._retire()
@@ -207,6 +209,7 @@ class SegmentWriter:
         serials = [segment.serial for segment in list_segments(self._folder)]
         self._next_serial = max([self._next_serial - 1, *serials]) + 1
         self._recovered = True
+        self._left_open = False
 
     def _begin(self) -> _Growing:
         now = self._clock.wall_s()
@@ -258,6 +261,7 @@ class SegmentWriter:
             os.close(growing.file)
             os.close(growing.journal)
             self._recovered = False
+            self._left_open = True
 
     def _discard(self) -> None:
         """Remove a segment in which nothing was ever durable."""

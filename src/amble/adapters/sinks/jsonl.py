@@ -154,7 +154,6 @@ class JsonlSink:
 
 
 def _write_all(file: int, data: bytes | bytearray, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(file, view, offset)
-        view, offset = view[done:], offset + done
+    done = os.pwrite(file, data, offset)
+    while done < len(data):
+        done += os.pwrite(file, data[done:], offset + done)
