@@ -1,0 +1,935 @@
+"""What every frontier store promises (ports.Frontier), as behaviour. Run by test_frontier.py over each adapter."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from amble.adapters.sql.identity import Slots
+from amble.adapters.sql.settings import StoreSettings
+from amble.domain.attempt import Lease, LeaseKey, UrlKind
+from amble.domain.errors import StoreBroken
+from amble.domain.fetched import BodyRef, Validators
+from amble.domain.frontier import (
+    Applied,
+    Exclude,
+    OriginEffect,
+    ParseStrike,
+    PutBack,
+    ReserveOutcome,
+    Verdict,
+)
+from amble.domain.lifecycle import UrlState
+from amble.domain.manifest import CursorAdvance, ManifestKey
+from amble.domain.priority import AGEING_EVERY
+from amble.domain.robots import RobotsOutcome
+from tests.contract.frontier_rig import (
+    DAY,
+    DELAY,
+    HOLD,
+    HOUR,
+    SECOND,
+    START,
+    UNREACHABLE,
+    A,
+    B,
+    MakeRig,
+    Rig,
+    answer,
+    page,
+)
+
+ADMITTED, KNOWN, OVER = (int(v) for v in (Verdict.ADMITTED, Verdict.ALREADY_KNOWN, Verdict.OVER_BUDGET))
+
+
+class AdmissionContract:
+    async def test_an_unknown_candidate_is_known_and_queued_in_one_commit(self, rig: Rig) -> None:
+        report = await rig.admit(page("/x"))
+        assert list(report.verdicts) == [ADMITTED]
+        assert rig.rows("SELECT path, state, rq, due_at, generation, attempt FROM url WHERE kind = 0") == [
+            ("/x", 0, 2, START, 1, 0)
+        ]
+
+    async def test_a_new_origin_brings_its_robots_txt_in_the_same_commit(self, rig: Rig) -> None:
+        await rig.admit(page("/x"))
+        assert rig.rows("SELECT path, state, rq, kind FROM url WHERE kind = 1") == [("/robots.txt", 0, 0, 1)]
+
+    async def test_a_page_named_robots_txt_is_the_robots_url(self, rig: Rig) -> None:
+        report = await rig.admit(page("/robots.txt"))
+        assert list(report.verdicts) == [KNOWN]
+        assert rig.rows("SELECT kind FROM url") == [(1,)]
+
+    async def test_rediscovery_changes_nothing(self, rig: Rig) -> None:
+        await rig.admit(page("/x"))
+        before = rig.rows("SELECT * FROM url ORDER BY id")
+        rig.now += HOUR
+        report = await rig.admit(page("/x", priority=0, depth=7))
+        assert list(report.verdicts) == [KNOWN]
+        assert rig.rows("SELECT * FROM url ORDER BY id") == before
+
+    async def test_duplicates_within_a_batch_count_as_known(self, rig: Rig) -> None:
+        report = await rig.admit(page("/x"), page("/y"), page("/x"), page("/x", B))
+        assert list(report.verdicts) == [ADMITTED, ADMITTED, KNOWN, ADMITTED]
+
+    async def test_concurrent_calls_admit_a_url_once(self, rig: Rig) -> None:
+        reports = await asyncio.gather(*(rig.admit(page("/x"), page(f"/{n}")) for n in range(8)))
+        assert sum(report.verdicts[0] == ADMITTED for report in reports) == 1
+        assert all(report.verdicts[1] == ADMITTED for report in reports)
+
+    async def test_an_origin_is_scheme_host_and_port(self, rig: Rig) -> None:
+        origins = ("https://a.example", "http://a.example", "https://a.example:8443", "https://www.a.example")
+        report = await rig.admit(*(page("/", origin) for origin in origins))
+        assert list(report.verdicts) == [ADMITTED] * 4
+        assert len(rig.rows("SELECT id FROM origin")) == 4
+
+    @pytest.mark.parametrize("second", ["same", "differs"])
+    async def test_paths_whose_hashes_collide_are_told_apart(self, make_rig: MakeRig, second: str) -> None:
+        fallback = (lambda path: 5) if second == "same" else (lambda path: len(path))
+        rig: Rig = await make_rig(slots=Slots(bytes(32), lambda path: 7, fallback))
+        paths = ["/a", "/bb", "/ccc", "/dd"]
+        report = await rig.admit(*(page(path) for path in paths))
+        assert list(report.verdicts) == [ADMITTED] * 4
+        again = await rig.admit(*(page(path) for path in reversed(paths)), page("/bb"), page("/new"))
+        assert list(again.verdicts) == [KNOWN] * 5 + [ADMITTED]
+        assert sorted(p for (p,) in rig.rows("SELECT path FROM url")) == sorted(
+            [*paths, "/new", "/robots.txt"]
+        )
+
+    async def test_a_collision_at_the_last_slot_goes_round(self, make_rig: MakeRig) -> None:
+        last = (1 << 36) - 1
+        rig: Rig = await make_rig(slots=Slots(bytes(32), lambda path: last, lambda path: last))
+        assert list((await rig.admit(page("/a"), page("/b"))).verdicts) == [ADMITTED] * 2
+        assert list((await rig.admit(page("/a"), page("/b"))).verdicts) == [KNOWN] * 2
+        assert len(rig.rows("SELECT id FROM url WHERE id >> 36 = 1")) == 3
+
+    async def test_an_origin_keeps_to_its_discovery_budget(self, make_rig: MakeRig) -> None:
+        rig: Rig = await make_rig(settings=StoreSettings(urls_per_origin_start=2, urls_per_fetched_page=3))
+        report = await rig.admit(*(page(f"/{n}") for n in range(4)), page("/", B))
+        assert list(report.verdicts) == [ADMITTED, ADMITTED, OVER, OVER, ADMITTED]
+        assert rig.rows("SELECT value FROM tally WHERE name = 'rejected.origin_budget'") == [(2,)]
+
+    async def test_the_discovery_budget_grows_with_fetched_pages_up_to_its_cap(
+        self, make_rig: MakeRig
+    ) -> None:
+        settings = StoreSettings(urls_per_origin_start=1, urls_per_fetched_page=3, urls_per_origin_max=3)
+        rig: Rig = await make_rig(settings=settings)
+        await rig.take_over()
+        await rig.ready(page("/0"))
+        assert list((await rig.admit(page("/1"))).verdicts) == [OVER]
+        lease = await rig.next_page()
+        await rig.fetched(lease)
+        report = await rig.admit(*(page(f"/{n}") for n in range(1, 6)))
+        assert list(report.verdicts) == [ADMITTED, ADMITTED, OVER, OVER, OVER]
+
+    async def test_refusals_of_the_url_gate_are_counted_and_sampled(self, rig: Rig) -> None:
+        samples = [("ftp://a.example/", "scheme_unsupported", "ftp")]
+        await rig.admit(rejected={"scheme_unsupported": 3}, samples=samples, known=5, policy_version=4)
+        assert rig.rows("SELECT url, reason, detail, policy_version FROM decision") == [(*samples[0], 4)]
+        counts = dict(rig.rows("SELECT name, value FROM tally"))
+        assert counts["rejected.scheme_unsupported"] == 3
+        assert counts["known"] == 5
+
+    async def test_the_decision_log_is_bounded(self, make_rig: MakeRig) -> None:
+        rig: Rig = await make_rig(settings=StoreSettings(decisions_max=10))
+        for n in range(60):
+            await rig.admit(samples=[(f"https://a.example/{n}", "out_of_scope", "")])
+        kept = rig.rows("SELECT url FROM decision ORDER BY seq")
+        assert 10 <= len(kept) <= 20
+        assert kept[-1] == ("https://a.example/59",)
+
+
+class CursorContract:
+    async def opened(self, rig: Rig, links: int) -> Lease:
+        await rig.take_over()
+        await rig.ready(page("/hub"))
+        return await rig.carry(await rig.lease_one(), links=links)
+
+    async def test_links_and_cursor_move_in_one_commit(self, rig: Rig) -> None:
+        lease = await self.opened(rig, 3)
+        report = await rig.admit(page("/1"), page("/2"), cursor=rig.move(lease, 0, 2))
+        assert report.applied == Applied.APPLIED
+        assert rig.rows("SELECT cursor, links FROM manifest WHERE links > 0") == [(2, 3)]
+        assert (await rig.lease(0)).open_manifests == 1
+        await rig.admit(cursor=rig.move(lease, 2, 3))
+        assert (await rig.lease(0)).open_manifests == 0
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 2), (1, 2), (2, 3), (0, 0)])
+    async def test_a_cursor_that_is_elsewhere_refuses_the_whole_batch(
+        self, rig: Rig, start: int, end: int
+    ) -> None:
+        lease = await self.opened(rig, 5)
+        await rig.admit(page("/1"), page("/2"), page("/3"), cursor=rig.move(lease, 0, 3))
+        before = rig.rows("SELECT * FROM url ORDER BY id"), rig.rows("SELECT * FROM tally")
+        report = await rig.admit(page("/new"), cursor=rig.move(lease, start, end), rejected={"too_deep": 1})
+        assert (report.applied, report.verdicts) == (Applied.STALE, b"")
+        assert (rig.rows("SELECT * FROM url ORDER BY id"), rig.rows("SELECT * FROM tally")) == before
+
+    async def test_a_repeated_batch_is_harmless(self, rig: Rig) -> None:
+        lease = await self.opened(rig, 1)
+        assert (await rig.admit(page("/1"), cursor=rig.move(lease, 0, 1))).applied == Applied.APPLIED
+        assert (await rig.admit(page("/1"), cursor=rig.move(lease, 0, 1))).applied == Applied.STALE
+
+    async def test_a_cursor_of_an_unknown_manifest_is_stale(self, rig: Rig) -> None:
+        move = CursorAdvance(ManifestKey(77, 1, 1), 0, 1)
+        assert (await rig.admit(page("/1"), cursor=move)).applied == Applied.STALE
+
+    async def test_a_cursor_beyond_its_links_is_a_broken_promise_and_spoils_no_other_call(
+        self, rig: Rig
+    ) -> None:
+        lease = await self.opened(rig, 2)
+        bad = rig.admit(page("/bad"), cursor=rig.move(lease, 0, 9))
+        results = await asyncio.gather(
+            rig.admit(page("/1")), bad, rig.admit(page("/2")), return_exceptions=True
+        )
+        assert isinstance(results[1], StoreBroken)
+        paths = {path for (path,) in rig.rows("SELECT path FROM url")}
+        assert paths == {"/hub", "/robots.txt", "/1", "/2"}
+
+    async def test_discovery_goes_on_in_the_middle_after_a_crash(self, rig: Rig) -> None:
+        lease = await self.opened(rig, 5)
+        await rig.admit(page("/1"), page("/2"), cursor=rig.move(lease, 0, 2))
+        taken = await rig.crash()
+        (found,) = taken.open_manifests
+        assert (found.cursor, found.total, found.ref) == (2, 5, BodyRef(1, 900, 40))
+        assert (found.origin, found.path, found.depth) == (A, "/hub", 0)
+        assert found.manifest == ManifestKey(lease.key.url_id, lease.key.attempt, 1)
+        report = await rig.admit(page("/3"), cursor=rig.move(lease, 2, 5))
+        assert report.applied == Applied.APPLIED
+        assert (await rig.crash()).open_manifests == []
+
+
+class LeaseContract:
+    async def test_robots_goes_first_and_alone(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x", priority=0), page("/y", priority=0))
+        reply = await rig.lease(10)
+        assert [(lease.path, lease.kind) for lease in reply.leases] == [("/robots.txt", UrlKind.ROBOTS)]
+        rig.now += DAY
+        assert (await rig.lease(10)).leases == []
+
+    @pytest.mark.parametrize("step", ["leased", "started", "fetched", "parsed"])
+    async def test_pages_wait_while_robots_is_in_flight(self, rig: Rig, step: str) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.lease_one()
+        for name, action in (("started", rig.start), ("fetched", rig.fetched), ("parsed", rig.parsed)):
+            if step == "leased":
+                break
+            await action(lease)
+            if step == name:
+                break
+        rig.now += 10 * SECOND
+        assert (await rig.lease()).leases == []
+        assert (await rig.lease()).next_wake_ms is None
+
+    async def test_pages_go_when_robots_is_decided(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        lease = await rig.lease_one()
+        assert (lease.origin, lease.path, lease.key.attempt, lease.tries) == (A, "/x", 1, 0)
+        assert lease.facts.robots.outcome == RobotsOutcome.ALLOW_ALL
+        assert lease.facts.robots.version == 1
+        assert lease.deadline_ms == rig.now + 30 * SECOND
+
+    async def test_an_expired_decision_sends_robots_first_again_as_a_new_visit(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"))
+        await rig.carry(await rig.lease_one())
+        rig.now += DAY
+        lease = await rig.lease_one()
+        assert (lease.path, lease.crawl_generation, lease.key.attempt) == ("/robots.txt", 2, 2)
+        await rig.carry(lease)
+        rig.now += DELAY
+        assert (await rig.lease_one()).facts.robots.version == 2
+
+    async def test_robots_is_not_fetched_again_while_no_page_wants_it(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.carry(await rig.lease_one())
+        rig.now += 2 * DAY
+        reply = await rig.lease()
+        assert (reply.leases, reply.queued, reply.next_wake_ms) == ([], 0, None)
+        await rig.admit(page("/y"))
+        assert (await rig.lease_one()).path == "/robots.txt"
+
+    async def test_an_unreachable_robots_holds_pages_until_it_expires(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        await rig.failed(lease, robots=UNREACHABLE, robots_ttl_ms=HOUR)
+        rig.now += 5 * SECOND
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms, reply.queued) == ([], START + HOUR, 1)
+        rig.now = START + HOUR
+        again = await rig.lease_one()
+        assert (again.path, again.crawl_generation, again.tries) == ("/robots.txt", 2, 0)
+
+    async def test_a_robots_retry_waits_its_time_and_holds_the_pages(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        await rig.failed(await rig.start(await rig.lease_one()), retry_ms=20 * SECOND)
+        rig.now += 10 * SECOND
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], START + 20 * SECOND)
+        rig.now += 10 * SECOND
+        lease = await rig.lease_one()
+        assert (lease.path, lease.tries, lease.crawl_generation) == ("/robots.txt", 1, 1)
+
+    async def test_without_obedience_pages_need_no_robots(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        first = await rig.lease_one(robots_obey=False)
+        await rig.carry(first, robots=UNREACHABLE, robots_ttl_ms=DAY)
+        rig.now += DELAY
+        assert (await rig.lease_one(robots_obey=False)).path == "/x"
+
+    @pytest.mark.parametrize("ending", ["excluded", "failed", "poisoned", "undecided"])
+    async def test_a_robots_url_that_ends_without_a_decision_counts_as_unreachable(
+        self, rig: Rig, ending: str
+    ) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        if ending == "excluded":
+            await rig.frontier.exclude(Exclude(lease.key, "destination_refused", "private", 1))
+        elif ending == "failed":
+            await rig.failed(lease)
+        else:
+            await rig.fetched(lease)
+            if ending == "poisoned":
+                await rig.frontier.parse_strike(ParseStrike(lease.key, "crashed", True))
+            else:
+                await rig.parsed(lease)
+                await rig.complete(lease, robots=None)
+        rig.now += 10 * SECOND
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], START + HOUR)
+        rig.now = START + HOUR
+        assert (await rig.lease_one()).path == "/robots.txt"
+
+    async def test_one_url_per_origin_and_turn_the_longest_waiting_first(self, rig: Rig) -> None:
+        await rig.take_over()
+        for n in range(4):
+            await rig.admit(page("/x", f"https://o{n}.example"), page("/y", f"https://o{n}.example"))
+            rig.now += 1
+        first = await rig.lease(2)
+        rest = await rig.lease(10)
+        assert [lease.origin for lease in (*first.leases, *rest.leases)] == [
+            f"https://o{n}.example" for n in range(4)
+        ]
+
+    async def test_new_origins_do_not_pass_one_that_waits(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x", A))
+        for n in range(3):
+            rig.now += SECOND
+            await rig.admit(page("/x", f"https://o{n}.example"))
+        assert (await rig.lease_one()).origin == A
+
+    async def test_classes_order_the_urls_of_an_origin_and_due_time_the_urls_of_a_class(
+        self, rig: Rig
+    ) -> None:
+        await rig.take_over()
+        await rig.admit(page("/c5", priority=5))
+        rig.now += 1
+        await rig.admit(page("/c3", priority=3))
+        rig.now += 1
+        await rig.ready(page("/c3late", priority=3), page("/c1", priority=1))
+        assert await self.order(rig, 4) == ["/c1", "/c3", "/c3late", "/c5"]
+
+    async def order(self, rig: Rig, count: int) -> list[str]:
+        paths = []
+        for _ in range(count):
+            lease = await rig.lease_one()
+            paths.append(lease.path)
+            await rig.carry(lease)
+            rig.now += DELAY
+        return paths
+
+    async def test_no_class_starves(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(*(page(f"/first/{n}", priority=1) for n in range(40)), page("/last", priority=5))
+        assert "/last" in await self.order(rig, AGEING_EVERY)
+
+    async def test_an_origin_at_its_limit_gets_no_turn(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"))
+        await rig.lease_one()
+        rig.now += HOUR // 2
+        reply = await rig.lease()
+        assert (reply.leases, reply.in_flight, reply.queued, reply.next_wake_ms) == ([], 1, 1, None)
+
+    async def test_an_origin_may_have_several_requests_where_its_limit_says_so(
+        self, make_rig: MakeRig
+    ) -> None:
+        rig: Rig = await make_rig(settings=StoreSettings(default_active_max=3, default_spacing_ms=0))
+        await rig.take_over()
+        await rig.ready(*(page(f"/{n}") for n in range(5)))
+        leases = (await rig.lease(10)).leases
+        assert len(leases) == 3
+        for lease in leases:
+            reply = await rig.reserve(lease, delay_ms=0, active_max=3)
+            assert reply.outcome == ReserveOutcome.GRANTED
+        await rig.fetched(leases[0], effect=OriginEffect(10, 0, 0, 0))
+        assert len((await rig.lease(10)).leases) == 1
+
+    async def test_spacing_decides_when_the_next_turn_is(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"))
+        lease = await rig.next_page()
+        await rig.fetched(lease)
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], rig.now + DELAY)
+        rig.now += DELAY
+        assert len((await rig.lease()).leases) == 1
+
+    async def test_an_old_epoch_leases_nothing(self, rig: Rig) -> None:
+        old = (await rig.take_over()).epoch
+        await rig.admit(page("/x"))
+        await rig.take_over("other")
+        reply = await rig.lease(epoch=old)
+        assert (reply.fenced, reply.leases) == (True, [])
+
+    @pytest.mark.parametrize("pages_max", [0, 1, 2, 3])
+    async def test_the_page_budget_counts_pages_in_flight_but_no_robots(
+        self, rig: Rig, pages_max: int
+    ) -> None:
+        await rig.take_over()
+        await rig.ready(*(page("/x", f"https://o{n}.example") for n in range(3)))
+        reply = await rig.lease(10, pages_max=pages_max)
+        assert len(reply.leases) == pages_max
+        again = await rig.lease(10, pages_max=pages_max)
+        assert again.leases == []
+        assert again.budget_spent == (pages_max < 3)
+
+    async def test_a_page_put_back_returns_its_place_in_the_budget(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y", B))
+        lease = await rig.lease_one(pages_max=1)
+        await rig.frontier.put_back(PutBack(lease.key, "no_slot", "", 0))
+        again = await rig.lease(10, pages_max=1)
+        assert len(again.leases) == 1
+        await rig.carry(again.leases[0])
+        rig.now += DELAY
+        spent = await rig.lease(10, pages_max=1)
+        assert (spent.leases, spent.budget_spent, spent.pages) == ([], True, 1)
+
+    async def test_only_answered_attempts_are_pages(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y", B))
+        one, two = (await rig.lease()).leases
+        await rig.failed(await rig.start(one), retry_ms=0)
+        await rig.failed(await rig.start(two), fetched=answer(503))
+        assert (await rig.lease(0)).pages == 1
+
+
+class ReserveContract:
+    async def leased(self, rig: Rig) -> Lease:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"))
+        return await rig.lease_one()
+
+    async def test_a_grant_spends_a_start_and_a_slot_and_keeps_the_lease_alive(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        reply = await rig.reserve(lease)
+        assert (reply.outcome, reply.until_ms, reply.now_ms) == (
+            ReserveOutcome.GRANTED,
+            rig.now + HOLD,
+            rig.now,
+        )
+        assert rig.rows("SELECT next_start, active FROM origin") == [(rig.now + DELAY, 1)]
+        assert rig.row(lease.key.url_id, "slot_until", "started_at") == (rig.now + HOLD, rig.now)
+        assert rig.row(lease.key.url_id, "expires_at") > rig.now + HOLD
+
+    async def refused(self, rig: Rig, lease: Lease, outcome: ReserveOutcome, **facts: object) -> int:
+        before = rig.rows("SELECT * FROM origin"), rig.rows("SELECT * FROM url")
+        reply = await rig.reserve(lease, **facts)
+        assert reply.outcome == outcome
+        assert (rig.rows("SELECT * FROM origin"), rig.rows("SELECT * FROM url")) == before
+        return reply.until_ms
+
+    async def test_a_wrong_token_or_attempt_is_stale(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        url_id, attempt, token = lease.key.url_id, lease.key.attempt, lease.key.token
+        for key in (
+            LeaseKey(url_id, attempt, bytes(16)),
+            LeaseKey(url_id, attempt + 1, token),
+            LeaseKey(url_id + 1, attempt, token),
+        ):
+            await self.refused(rig, lease, ReserveOutcome.STALE, key=key)
+
+    async def test_an_old_epoch_is_fenced(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        await self.refused(rig, lease, ReserveOutcome.FENCED, epoch=rig.epoch - 1)
+
+    async def test_a_start_too_soon_is_told_when_to_come_back(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        rig.now -= 0
+        await rig.frontier.put_back(PutBack(lease.key, "not_yet", "", 0, rest_ms=7 * SECOND))
+        until = rig.now + 7 * SECOND
+        assert (await rig.lease()).next_wake_ms == until
+        rig.now = until
+        lease = await rig.lease_one()
+        assert (await rig.reserve(lease)).outcome == ReserveOutcome.GRANTED
+        assert await self.refused(rig, lease, ReserveOutcome.NOT_YET) == until + DELAY
+
+    async def test_no_slot_beyond_the_active_limit(self, make_rig: MakeRig) -> None:
+        rig: Rig = await make_rig(settings=StoreSettings(default_active_max=2))
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"))
+        one, two = (await rig.lease()).leases
+        assert (await rig.reserve(one, delay_ms=0)).outcome == ReserveOutcome.GRANTED
+        await self.refused(rig, two, ReserveOutcome.NO_SLOT, active_max=1)
+        assert (await rig.reserve(two, active_max=2)).outcome == ReserveOutcome.GRANTED
+
+    async def test_a_changed_or_expired_robots_decision_refuses(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        await self.refused(rig, lease, ReserveOutcome.ROBOTS_CHANGED, robots_version=2)
+        rig.now = START + DAY
+        await self.refused(rig, lease, ReserveOutcome.ROBOTS_CHANGED, robots_version=1)
+
+    async def test_the_current_robots_decision_is_granted(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        assert (await rig.reserve(lease, robots_version=1)).outcome == ReserveOutcome.GRANTED
+
+    async def test_a_robots_hop_moves_the_slot_and_admits_nothing_there(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        assert (await rig.reserve(lease, origin=B)).outcome == ReserveOutcome.GRANTED
+        assert rig.rows("SELECT key, active, leased FROM origin ORDER BY id") == [(A, 0, 1), (B, 1, 0)]
+        assert len(rig.rows("SELECT id FROM url")) == 2
+        rig.audit()
+        await rig.fetched(lease)
+        assert rig.rows("SELECT key, active, next_start FROM origin ORDER BY id") == [
+            (A, 0, START + DELAY),
+            (B, 0, START + DELAY),
+        ]
+
+    async def test_an_origin_known_by_a_hop_gets_its_robots_with_its_first_page(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        await rig.reserve(lease, origin=B)
+        await rig.admit(page("/y", B))
+        assert rig.rows("SELECT count(*) FROM url WHERE path = '/robots.txt'") == [(2,)]
+
+    async def test_a_hop_takes_its_turn_like_any_start(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"), page("/x", B))
+        one, two = (await rig.lease()).leases
+        await rig.start(one)
+        await rig.start(two)
+        assert (await rig.reserve(one, origin=B)).outcome == ReserveOutcome.NOT_YET
+        rig.now += DELAY
+        assert (await rig.reserve(one, origin=B)).outcome == ReserveOutcome.NO_SLOT
+        await rig.fetched(two)
+        rig.now += DELAY
+        assert (await rig.reserve(one, origin=B)).outcome == ReserveOutcome.GRANTED
+
+    async def test_starts_are_never_closer_than_the_delay_seen_from_the_real_start(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        await rig.start(lease)
+        rig.now += 5 * SECOND  # the grant was heard late: the request began now and took half a second
+        rig.now += 500
+        await rig.fetched(lease, effect=OriginEffect(500, DELAY, 0, 0))
+        assert rig.rows("SELECT next_start FROM origin") == [(rig.now - 500 + DELAY,)]
+
+
+class ResultContract:
+    async def started(self, rig: Rig, *paths: str) -> Lease:
+        await rig.take_over()
+        await rig.ready(*(page(path) for path in paths or ("/x", "/y")))
+        return await rig.next_page()
+
+    async def test_a_page_goes_from_bar_to_bar(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        url_id = lease.key.url_id
+        seen = [rig.state(url_id)]
+        for action in (rig.fetched, rig.parsed, rig.complete):
+            assert await action(lease) == Applied.APPLIED
+            seen.append(rig.state(url_id))
+        assert seen == [UrlState.LEASED, UrlState.FETCHED, UrlState.PARSED, UrlState.COMPLETE]
+
+    @pytest.mark.parametrize(
+        "step", ["leased", "fetched", "parsed", "complete", "failed", "put back", "excluded"]
+    )
+    async def test_stale_is_harmless_at_every_stage(self, rig: Rig, step: str) -> None:
+        lease = await self.started(rig)
+        await self.bring(rig, lease, step)
+        before = [
+            rig.rows(f"SELECT * FROM {table}")
+            for table in ("url", "origin", "manifest", "publication", "fetch")
+        ]
+        wrong = LeaseKey(lease.key.url_id, lease.key.attempt, bytes(16))
+        late = LeaseKey(lease.key.url_id, lease.key.attempt - 1, lease.key.token)
+        for key in (wrong, late):
+            other = Lease(key, *[getattr(lease, name) for name in Lease.__struct_fields__[1:]])
+            for answered in (
+                await rig.fetched(other),
+                await rig.failed(other),
+                await rig.failed(other, retry_ms=5),
+                await rig.parsed(other),
+                await rig.complete(other),
+                await rig.frontier.put_back(PutBack(key, "no_slot", "", 0)),
+                await rig.frontier.exclude(Exclude(key, "robots_disallowed", "", 1)),
+                await rig.frontier.parse_strike(ParseStrike(key, "", True)),
+            ):
+                assert answered == Applied.STALE
+        after = [
+            rig.rows(f"SELECT * FROM {table}")
+            for table in ("url", "origin", "manifest", "publication", "fetch")
+        ]
+        assert after == before
+
+    async def bring(self, rig: Rig, lease: Lease, step: str) -> None:
+        if step in ("fetched", "parsed", "complete"):
+            await rig.fetched(lease)
+        if step in ("parsed", "complete"):
+            await rig.parsed(lease)
+        if step == "complete":
+            await rig.complete(lease)
+        if step == "failed":
+            await rig.failed(lease)
+        if step == "put back":
+            await rig.frontier.put_back(PutBack(lease.key, "no_slot", "", 0))
+        if step == "excluded":
+            await rig.frontier.exclude(Exclude(lease.key, "robots_disallowed", "", 1))
+
+    @pytest.mark.parametrize("step", ["leased", "fetched", "parsed", "complete"])
+    async def test_a_step_out_of_order_is_refused(self, rig: Rig, step: str) -> None:
+        lease = await self.started(rig)
+        await self.bring(rig, lease, step)
+        if step != "leased":
+            assert await rig.fetched(lease) == Applied.STALE
+            assert await rig.failed(lease) == Applied.STALE
+            assert await rig.frontier.put_back(PutBack(lease.key, "x", "", 0)) == Applied.STALE
+            assert await rig.frontier.exclude(Exclude(lease.key, "x", "", 1)) == Applied.STALE
+        if step != "fetched":
+            assert await rig.frontier.parse_strike(ParseStrike(lease.key, "", True)) == Applied.STALE
+        if step in ("leased", "complete"):
+            assert await rig.parsed(lease) == Applied.STALE
+        if step != "parsed":
+            assert await rig.complete(lease) == Applied.STALE
+
+    async def test_parsed_again_with_the_same_key_is_applied_again_once(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        assert await rig.parsed(lease, 3) == Applied.APPLIED
+        assert await rig.parsed(lease, 3) == Applied.APPLIED
+        assert rig.rows("SELECT count(*) FROM manifest WHERE links = 3") == [(1,)]
+
+    async def test_a_second_completion_publishes_nothing(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        await rig.parsed(lease)
+        results = await asyncio.gather(rig.complete(lease), rig.complete(lease))
+        assert sorted(results) == [Applied.STALE, Applied.APPLIED]
+        assert rig.rows("SELECT count(*) FROM publication") == [(1,)]
+
+    async def test_what_is_withheld_is_not_published_but_counted(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        await rig.parsed(lease)
+        await rig.complete(
+            lease, publish=False, withheld="noindex", directives=1, canonical="https://a.example/c"
+        )
+        assert rig.rows("SELECT count(*) FROM publication") == [(0,)]
+        assert rig.row(lease.key.url_id, "reason", "directives", "canonical") == (
+            "noindex",
+            1,
+            "https://a.example/c",
+        )
+        assert rig.rows("SELECT value FROM tally WHERE name = 'withheld.noindex'") == [(1,)]
+
+    async def test_every_bit_of_a_fingerprint_is_kept(self, rig: Rig) -> None:
+        lease = await rig.carry(await self.leased(rig), fingerprint=0xFFFF_0000_FFFF_0001)
+        assert rig.row(lease.key.url_id, "fingerprint") & (1 << 64) - 1 == 0xFFFF_0000_FFFF_0001
+
+    async def leased(self, rig: Rig) -> Lease:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        return await rig.lease_one()
+
+    async def test_the_fetch_record_tells_what_was_answered(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        assert rig.rows(
+            "SELECT attempt, generation, at, duration_ms, status, category FROM fetch WHERE url_id = ?",
+            lease.key.url_id,
+        ) == [(1, 1, rig.now, 120, 200, None)]
+
+    async def test_a_failed_try_goes_to_the_retry_lane_at_its_time(self, rig: Rig) -> None:
+        lease = await self.started(rig, "/x")
+        await rig.failed(lease, retry_ms=9 * SECOND)
+        assert rig.row(lease.key.url_id, "state", "rq", "due_at", "tries") == (0, 6, rig.now + 9 * SECOND, 1)
+        rig.now += 9 * SECOND - 1
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], rig.now + 1)
+        rig.now += 1
+        again = await rig.lease_one()
+        assert (again.key.attempt, again.tries, again.crawl_generation) == (2, 1, 1)
+
+    async def test_a_failing_url_does_not_crowd_out_its_origin(self, rig: Rig) -> None:
+        lease = await self.started(rig, "/x", "/y")
+        await rig.failed(lease, retry_ms=0)
+        rig.now += DELAY
+        assert (await rig.lease_one()).path != lease.path
+
+    async def test_the_last_try_ends_as_failed_with_its_category(self, rig: Rig) -> None:
+        lease = await self.started(rig, "/x")
+        await rig.failed(lease, fetched=answer(503))
+        assert rig.row(lease.key.url_id, "state", "reason", "detail", "status", "rq") == (
+            UrlState.FAILED,
+            "connect_timeout",
+            "no answer",
+            503,
+            None,
+        )
+        assert (await rig.lease(0)).queued == 0
+
+    async def test_rest_and_backoff_hold_the_origin(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.failed(lease, retry_ms=0, effect=OriginEffect(80, DELAY, 30 * SECOND, 3))
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], rig.now + 30 * SECOND)
+        rig.now += 30 * SECOND
+        facts = (await rig.lease_one()).facts
+        assert (facts.backoff_level, facts.last_fetch_ms) == (3, 80)
+
+    async def test_put_back_costs_no_try_and_keeps_the_class(self, rig: Rig) -> None:
+        lease = await self.started(rig, "/x")
+        await rig.frontier.put_back(PutBack(lease.key, "address_busy", "192.0.2.1", 3 * SECOND))
+        assert rig.row(lease.key.url_id, "state", "rq", "tries", "due_at", "reason") == (
+            0,
+            2,
+            0,
+            rig.now + 3 * SECOND,
+            "address_busy",
+        )
+        assert rig.rows("SELECT active, leased FROM origin") == [(0, 0)]
+        rig.now += 3 * SECOND
+        assert (await rig.lease_one()).key.attempt == 2
+
+    async def test_excluded_is_final_and_explained(self, rig: Rig) -> None:
+        lease = await self.started(rig, "/x")
+        await rig.frontier.exclude(Exclude(lease.key, "robots_disallowed", "Disallow: /x", 7))
+        assert rig.row(lease.key.url_id, "state", "reason", "detail", "policy_version") == (
+            UrlState.EXCLUDED,
+            "robots_disallowed",
+            "Disallow: /x",
+            7,
+        )
+        reply = await rig.lease()
+        assert (reply.leases, reply.queued, reply.in_flight) == ([], 0, 0)
+
+    async def test_strikes_add_up_and_the_last_one_fails_the_page(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        assert await rig.frontier.parse_strike(ParseStrike(lease.key, "cpu", False)) == Applied.APPLIED
+        assert rig.row(lease.key.url_id, "state", "strikes") == (UrlState.FETCHED, 1)
+        assert await rig.frontier.parse_strike(ParseStrike(lease.key, "cpu", True)) == Applied.APPLIED
+        assert rig.row(lease.key.url_id, "state", "reason", "detail") == (
+            UrlState.FAILED,
+            "parse_failed",
+            "cpu",
+        )
+
+    async def test_a_revisit_is_due_at_its_time_as_the_next_generation(self, rig: Rig) -> None:
+        lease = await self.leased(rig)
+        await rig.carry(lease, revisit_ms=2 * HOUR)
+        reply = await rig.lease()
+        assert (reply.leases, reply.queued, reply.next_wake_ms is not None) == ([], 1, True)
+        rig.now += 2 * HOUR
+        again = await rig.lease_one()
+        assert (again.path, again.crawl_generation, again.key.attempt) == ("/x", 2, 2)
+
+    async def test_a_revisited_page_is_published_again_once_per_generation(self, rig: Rig) -> None:
+        await rig.carry(await self.leased(rig), revisit_ms=HOUR)
+        rig.now += HOUR
+        await rig.carry(await rig.lease_one())
+        assert rig.rows("SELECT crawl_generation FROM publication ORDER BY seq") == [(1,), (2,)]
+
+
+class BodyContract:
+    async def revisited(self, rig: Rig, first: object, second: object) -> Lease:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.carry(await rig.lease_one(), fetched=first, revisit_ms=HOUR)  # type: ignore[arg-type]
+        rig.now += HOUR
+        lease = await rig.start(await rig.lease_one())
+        assert await rig.fetched(lease, second) == Applied.APPLIED  # type: ignore[arg-type]
+        return lease
+
+    async def test_validators_come_back_byte_for_byte(self, rig: Rig) -> None:
+        odd = Validators('W/"\xff\x01 caf\xe9"', "Sun, 06 Nov 1994  08:49:37 gmt")
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.carry(await rig.lease_one(), fetched=answer(validators=odd), revisit_ms=HOUR)
+        rig.now += HOUR
+        lease = await rig.lease_one()
+        assert lease.validators == odd
+        assert (lease.prior_body, lease.prior_digest) == (BodyRef(1, 100, 50), b"\xc8" * 32)
+
+    async def test_a_304_keeps_the_body_and_its_digest(self, rig: Rig) -> None:
+        first = answer(digest=b"1" * 32, validators=Validators('"v1"', "then"))
+        second = answer(304, digest=b"1" * 32, offset=700, not_modified=True, validators=Validators('"v2"'))
+        lease = await self.revisited(rig, first, second)
+        row = rig.row(
+            lease.key.url_id, "body_ref", "digest", "etag", "last_modified", "status", "changes", "checks"
+        )
+        assert row == (BodyRef(1, 100, 50).pack(), b"1" * 32, '"v2"', "then", 304, 0, 2)
+
+    async def test_an_error_page_does_not_replace_the_last_good_body(self, rig: Rig) -> None:
+        first = answer(digest=b"1" * 32, validators=Validators('"v1"'))
+        second = answer(404, digest=b"2" * 32, offset=700, validators=Validators('"error"'))
+        lease = await self.revisited(rig, first, second)
+        row = rig.row(lease.key.url_id, "body_ref", "digest", "etag", "status")
+        assert row == (BodyRef(1, 100, 50).pack(), b"1" * 32, '"v1"', 404)
+
+    async def test_a_changed_body_is_counted_as_a_change(self, rig: Rig) -> None:
+        lease = await self.revisited(rig, answer(digest=b"1" * 32), answer(digest=b"2" * 32, offset=700))
+        assert rig.row(lease.key.url_id, "digest", "changes", "checks", "etag") == (b"2" * 32, 1, 2, None)
+
+    async def test_bytes_are_found_by_their_digest_where_they_were_stored_first(self, rig: Rig) -> None:
+        await self.revisited(rig, answer(digest=b"1" * 32), answer(digest=b"1" * 32, offset=700))
+        assert await rig.frontier.find_body(b"1" * 32) == BodyRef(1, 100, 50)
+        assert await rig.frontier.find_body(b"2" * 32) is None
+
+    async def test_a_robots_body_and_a_failed_answer_are_found_too(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        await rig.failed(lease, retry_ms=0, fetched=answer(503, digest=b"5" * 32, offset=800))
+        assert await rig.frontier.find_body(b"5" * 32) == BodyRef(1, 800, 50)
+
+
+class ExpiryContract:
+    async def test_a_lapsed_lease_goes_back_to_the_queue_without_a_try(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        lease = await rig.lease_one()
+        rig.now = lease.deadline_ms - 1
+        assert await rig.frontier.expire(10) == 0
+        rig.now += 1
+        assert await rig.frontier.expire(10) == 1
+        again = await rig.lease_one()
+        assert (again.path, again.key.attempt, again.tries, again.crawl_generation) == ("/x", 2, 0, 1)
+
+    async def test_expiry_frees_the_slot_and_the_late_worker_is_stale(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        late = await rig.next_page()
+        rig.now += HOLD
+        assert await rig.frontier.expire(10) == 0, "the slot outlives the request"
+        rig.now += HOLD
+        assert await rig.frontier.expire(10) == 1
+        fresh = await rig.next_page()
+        assert await rig.fetched(late) == Applied.STALE
+        assert await rig.fetched(fresh) == Applied.APPLIED
+
+    async def test_expiry_takes_a_bounded_number_the_oldest_first(self, rig: Rig) -> None:
+        await rig.take_over()
+        for n in range(3):
+            await rig.admit(page("/x", f"https://o{n}.example"))
+            await rig.lease_one()
+            rig.now += SECOND
+        rig.now += HOUR
+        assert [await rig.frontier.expire(2) for _ in range(3)] == [2, 1, 0]
+
+    @pytest.mark.parametrize("step", ["fetched", "parsed"])
+    async def test_stored_bodies_are_never_fetched_again_by_expiry(self, rig: Rig, step: str) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        lease = await rig.next_page()
+        await rig.fetched(lease)
+        if step == "parsed":
+            await rig.parsed(lease)
+        rig.now += DAY
+        assert await rig.frontier.expire(10) == 0
+        if step == "fetched":
+            assert await rig.parsed(lease) == Applied.APPLIED
+        assert await rig.complete(lease) == Applied.APPLIED
+
+
+class TakeoverContract:
+    async def test_each_owner_gets_a_higher_epoch(self, rig: Rig) -> None:
+        assert [(await rig.take_over(f"agent {n}")).epoch for n in range(3)] == [1, 2, 3]
+
+    @pytest.mark.parametrize("step", ["leased", "started"])
+    async def test_a_crash_before_the_answer_leads_back_to_the_queue(self, rig: Rig, step: str) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        old = await rig.lease_one()
+        if step == "started":
+            await rig.start(old)
+        taken = await rig.crash()
+        assert (taken.lapsed, taken.resumables, taken.open_manifests) == (1, [], [])
+        assert rig.rows("SELECT active, leased FROM origin") == [(0, 0)]
+        assert await rig.fetched(old) == Applied.STALE
+        rig.now += DELAY
+        again = await rig.lease_one()
+        assert (again.path, again.key.attempt, again.tries) == ("/x", 2, 0)
+
+    async def test_spacing_holds_over_a_crash(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.next_page()
+        await rig.crash()
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], rig.now + DELAY)
+
+    async def test_a_crash_after_fetched_hands_the_body_over_under_a_fresh_token(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        old = await rig.next_page()
+        fetched = answer(200, validators=Validators('"v"'), quirks=("bare_lf",))
+        await rig.fetched(old, fetched)
+        await rig.frontier.parse_strike(ParseStrike(old.key, "cpu", False))
+        (found,) = (await rig.crash()).resumables
+        assert (found.fetched, found.strikes, found.manifest) == (fetched, 1, None)
+        assert (found.lease.origin, found.lease.path, found.lease.key.attempt) == (A, "/x", 1)
+        assert await rig.parsed(old) == Applied.STALE
+        assert await rig.parsed(found.lease) == Applied.APPLIED
+        assert await rig.complete(found.lease) == Applied.APPLIED
+
+    async def test_a_crash_after_parsed_hands_the_manifest_over(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        old = await rig.next_page()
+        await rig.fetched(old)
+        await rig.parsed(old, 4)
+        taken = await rig.crash()
+        (found,) = taken.resumables
+        assert (found.manifest, found.links, found.extraction_generation) == (BodyRef(1, 900, 40), 4, 1)
+        assert (found.content_kind, taken.open_manifests) == ("html", [])
+        assert await rig.complete(old) == Applied.STALE
+        assert await rig.complete(found.lease) == Applied.APPLIED
+        (open_manifest,) = (await rig.crash()).open_manifests
+        assert (open_manifest.cursor, open_manifest.total) == (0, 4)
+
+    async def test_a_crash_after_complete_leaves_only_the_links(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.carry(await rig.lease_one(), links=2)
+        taken = await rig.crash()
+        assert (taken.lapsed, taken.resumables) == (0, [])
+        assert len(taken.open_manifests) == 1
+
+    async def test_a_crash_during_a_robots_hop_frees_the_other_origin(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        await rig.reserve(lease, origin=B)
+        await rig.crash()
+        assert rig.rows("SELECT active FROM origin") == [(0,), (0,)]
+
+    async def test_the_clock_never_goes_back(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        rig.now -= HOUR
+        assert (await rig.lease()).now_ms == START
+        assert (await rig.crash()).now_ms == START
+        rig.now += 2 * HOUR
+        assert (await rig.lease()).now_ms == START + HOUR

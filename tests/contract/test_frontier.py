@@ -1,0 +1,92 @@
+"""The frontier contract, run by every way to reach the SQLite store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import pytest_asyncio
+
+from tests.contract.frontier_contract import (
+    AdmissionContract,
+    BodyContract,
+    CursorContract,
+    ExpiryContract,
+    LeaseContract,
+    ReserveContract,
+    ResultContract,
+    TakeoverContract,
+)
+from tests.contract.frontier_rig import MakeRig, Rig
+
+
+@pytest.fixture(params=["inline-apsw", "inline-stdlib", "wire-apsw"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: these tests are about meaning, not about the disk."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=shared, prefix="amble-test-") as made:
+        yield Path(made)
+
+
+@pytest_asyncio.fixture
+async def make_rig(way: str, folder: Path) -> AsyncIterator[MakeRig]:
+    rigs: list[Rig] = []
+
+    async def make(**options: object) -> Rig:
+        rig = Rig(folder, way, **options)
+        await rig.open()
+        rigs.append(rig)
+        return rig
+
+    yield make
+    for rig in rigs:
+        rig.audit()
+        await rig.close()
+
+
+@pytest_asyncio.fixture
+async def rig(make_rig: MakeRig) -> Rig:
+    made: Rig = await make_rig()
+    return made
+
+
+class TestAdmission(AdmissionContract):
+    pass
+
+
+class TestCursor(CursorContract):
+    pass
+
+
+class TestLease(LeaseContract):
+    pass
+
+
+class TestReserve(ReserveContract):
+    pass
+
+
+class TestResult(ResultContract):
+    pass
+
+
+class TestBody(BodyContract):
+    pass
+
+
+class TestExpiry(ExpiryContract):
+    pass
+
+
+class TestTakeover(TakeoverContract):
+    pass
