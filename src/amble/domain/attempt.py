@@ -120,6 +120,9 @@ class GiveUp:
     """No further try in this crawl generation."""
 
 
+# Far beyond any cap; keeps the arithmetic small whatever number of tries an operator permits.
+_DOUBLINGS_MAX = 40
+
 # Trying again soon cannot help; one attempt is the answer.
 _FINAL_AT_ONCE = frozenset({Category.REFUSED_DESTINATION, Category.ROBOTS_HOPS, Category.TLS_CERTIFICATE})
 # These rarely change within minutes: two tries.
@@ -147,5 +150,5 @@ def after_failure(category: Category, tries: int, policy: RetryPolicy, jitter: f
     bound = min(2, policy.tries_max) if category in _TWO_TRIES else policy.tries_max
     if tries >= bound:
         return GiveUp()
-    full = min(policy.cap_ms, policy.base_ms * 2 ** (tries - 1))
+    full = min(policy.cap_ms, policy.base_ms << min(tries - 1, _DOUBLINGS_MAX))
     return RetryAt(int(full / 2 + full / 2 * jitter))

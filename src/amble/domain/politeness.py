@@ -6,6 +6,7 @@ to its cap). Retry-After and backoff are a rest: no start at all until they end.
 
 from __future__ import annotations
 
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from amble.domain.decision import Category
@@ -24,6 +25,9 @@ _BACKS_OFF = frozenset(
     }
 )
 BACKOFF_LEVEL_MAX = 12
+# More digits of Retry-After seconds than this mean "for ever"; the policy's cap decides what that is.
+_DIGITS_MAX = 12
+_FOREVER_MS = 10**15
 
 
 def effective_delay_ms(
@@ -76,12 +80,12 @@ def retry_after_ms(value: str | None, now_s: float) -> int | None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return int(text[:9]) * 1000
+        return int(text) * 1000 if len(text) <= _DIGITS_MAX else _FOREVER_MS
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, IndexError, OverflowError):
         return None
-    try:
-        return max(0, int((moment.timestamp() - now_s) * 1000))
-    except (OverflowError, OSError, ValueError):
-        return None
+    if moment.tzinfo is None:
+        # A date without a zone means UTC here as everywhere in HTTP, not the zone of this machine.
+        moment = moment.replace(tzinfo=UTC)
+    return max(0, int((moment.timestamp() - now_s) * 1000))

@@ -21,7 +21,7 @@ ONCE = FreshnessClass()
 def next_due_ms(freshness: FreshnessClass, *, checks: int, changes: int) -> int | None:
     """Milliseconds until the next visit, None for never.
 
-    Pages that changed at most visits come back sooner than the target, pages that never changed later (at most four
+    Pages that changed on most visits come back sooner than the target, pages that never changed later (at most four
     times the target), within the bounds of the class.
     """
     if freshness.target_ms is None:
