@@ -19,7 +19,7 @@ from amble.adapters.net.transport import Http1Transport
 from amble.domain.decision import Category
 from amble.domain.policy import FetchLimits
 from amble.ports import Ask, FetchFailure, Permit, Reply, Transport
-from tests.support.raw_server import RawServer, Session, permit, polite, respond
+from tests.support.raw_server import RawServer, Session, needs_ipv6, permit, polite, respond
 from tests.support.violations import CASES, Case
 
 AGENT = "amble-test/1.0 (+https://example.org/bot)"
@@ -352,7 +352,7 @@ async def test_a_server_that_does_not_accept_times_out_the_connect(make: Make) -
     assert failure.timings.total_ms >= 300
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+@pytest.mark.parametrize("address", ["0.0.0.0", pytest.param("::", marks=needs_ipv6)])
 async def test_a_socket_that_ends_up_elsewhere_sends_nothing(transport: Transport, address: str) -> None:
     # The unspecified address connects to loopback: the peer is not what was approved.
     heard = bytearray()
@@ -614,6 +614,19 @@ async def test_an_answer_that_began_is_not_asked_for_again(transport: Transport)
         assert server.connections == 1
 
 
+async def test_a_used_connection_never_takes_garbage_for_an_old_protocol(make: Make) -> None:
+    async def script(session: Session) -> None:
+        await session.request()
+        await session.send(respond())
+        await session.request()
+        await session.send(b"tail of something else")
+
+    async with RawServer(script) as server:
+        transport = make(http09_ports={server.port})
+        await fetched(transport, server.permit())
+        assert (await failed(transport, server.permit())).category is Category.PROTOCOL_ERROR
+
+
 async def test_bytes_on_an_idle_connection_close_it(transport: Transport) -> None:
     async def script(session: Session) -> None:
         await session.request()
@@ -646,6 +659,15 @@ async def test_the_total_of_connections_is_capped_and_idle_ones_make_room(make: 
         assert transport.open_connections <= 3
 
 
+async def test_the_oldest_idle_connection_makes_room_for_another_origin(make: Make) -> None:
+    transport = make(FetchLimits(connections_max=2))
+    async with RawServer(polite) as server:
+        for host in ("a.test", "b.test", "c.test"):
+            await fetched(transport, server.permit(host=host))
+        idle = [transport.has_idle(host, server.port, "http") for host in ("a.test", "b.test", "c.test")]
+    assert idle == [False, True, True]
+
+
 async def test_who_waits_too_long_for_a_connection_is_told_so(make: Make) -> None:
     transport = make(FetchLimits(connections_max=1))
     async with RawServer(_silent) as server:
@@ -659,8 +681,8 @@ async def test_who_waits_too_long_for_a_connection_is_told_so(make: Make) -> Non
         assert transport.open_connections == 0
 
 
-async def test_two_hundred_requests_at_once_share_few_handshakes(make: Make) -> None:
-    transport = make(FetchLimits(handshakes_max=8))
+async def test_two_hundred_requests_at_once_all_get_their_answer(make: Make) -> None:
+    transport = make(FetchLimits(connections_max=40))
     async with RawServer(polite) as server:
         permits = [server.permit(f"/{number}", host=f"h{number % 50}.test") for number in range(200)]
         replies = await asyncio.gather(*(transport.fetch(allowed, Ask()) for allowed in permits))
@@ -668,6 +690,7 @@ async def test_two_hundred_requests_at_once_share_few_handshakes(make: Make) -> 
         assert len(server.requests) == 200
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["[::1]", "::1"])
 async def test_an_ipv6_literal_is_bracketed_in_the_host_header(transport: Transport, host: str) -> None:
     async with RawServer(polite, host="::1") as server:

@@ -12,9 +12,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import pytest
+
 from amble.ports import Permit
 
 Script = Callable[["Session"], Awaitable[None]]
+
+
+def _has_ipv6_loopback() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6_loopback(), reason="this machine has no ::1")
 
 
 @dataclass(slots=True)

@@ -12,11 +12,10 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from amble.adapters.net.http1 import Fault, ResponseParser
+from amble.adapters.net.exchange import Endpoint, Exchange, Phase
+from amble.adapters.net.http1 import Fault
 from amble.adapters.net.tls import TlsChannel, TlsProvider
 from amble.domain.decision import Category
 from amble.domain.policy import FetchLimits
@@ -31,46 +30,10 @@ _CONNECT_CATEGORIES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a connection goes: the approved address, the port, and the name that it is opened for."""
-
-    address: str
-    port: int
-    host: str
-    tls: bool
-
-
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """One request, the parser of its answer, and when what happened (monotonic seconds, negative: not at all)."""
-
-    request: bytes
-    parser: ResponseParser
-    deadline_s: float
-    keep_alive: bool = True
-    http09: bool = False
-    started_s: float = -1.0
-    connected_s: float = -1.0
-    tls_s: float = -1.0
-    first_byte_s: float = -1.0
-    ended_s: float = -1.0
-
-
-class Phase(Enum):
-    """What a connection waits for. Each has a deadline of its own, save IDLE, whose expiry the pool keeps."""
-
-    CONNECT = "connection"
-    TLS = "TLS handshake"
-    FIRST_BYTE = "first byte"
-    BODY = "next byte"
-    IDLE = "request"
-
-
 class Connection:
-    """Open it once, then send requests over it one after another for as long as `reusable`.
+    """Connect it, secure it if need be, then send requests over it one after another while it is open.
 
-    `on_close` is called exactly once, after the socket is gone.
+    Each step gives a future of a fault or None. `on_close` is called exactly once, after the socket is gone.
     """
 
     __slots__ = (
@@ -137,11 +100,10 @@ class Connection:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    def open(self, exchange: Exchange, provider: TlsProvider | None) -> asyncio.Future[Fault | None]:
-        """Connect, check the peer, and do the TLS handshake with `provider` if there is one."""
+    def connect(self, exchange: Exchange) -> asyncio.Future[Fault | None]:
+        """Connect, and check that the peer is the one that was approved."""
         assert self._socket is None
         future = self._begin(exchange)
-        self.provider = provider
         self.phase = Phase.CONNECT
         self.deadline_s = exchange.started_s + self._limits.connect_s
         family = socket.AF_INET6 if ":" in self.endpoint.address else socket.AF_INET
@@ -186,21 +148,22 @@ class Connection:
             return
         assert self._exchange is not None
         self._exchange.connected_s = self._clock()
-        if self.provider is None:
-            self._settle(None)
-        else:
-            self._start_tls(self.provider)
+        self._settle(None)
 
-    def _start_tls(self, provider: TlsProvider) -> None:
+    def secure(self, exchange: Exchange, provider: TlsProvider) -> asyncio.Future[Fault | None]:
+        """Do the TLS handshake over a connected socket."""
+        future = self._begin(exchange)
+        self.provider = provider
         self.phase = Phase.TLS
         self.deadline_s = self._clock() + self._limits.tls_s
         try:
             self._tls = TlsChannel(provider, self.endpoint.host, self.endpoint.port)
         except ValueError as error:
             self._fail(Fault(Category.TLS_FAILED, f"host name cannot be sent: {error}"))
-            return
+            return future
         self._loop.add_reader(self._fd, self._on_handshake_readable)
         self._handshake(b"")
+        return future
 
     def _on_handshake_readable(self) -> None:
         assert self._socket is not None

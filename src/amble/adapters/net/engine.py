@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from amble.adapters.net.connection import Connection, Endpoint, Exchange
+from amble.adapters.net.connection import Connection
+from amble.adapters.net.exchange import Endpoint, Exchange
 from amble.adapters.net.http1 import Fault
 from amble.adapters.net.tls import TlsProvider
 from amble.domain.decision import Category
@@ -110,48 +111,56 @@ class Engine:
     async def _connect(
         self, endpoint: Endpoint, exchange: Exchange, provider: TlsProvider | None
     ) -> Connection | Fault:
-        if not await self._admit(exchange):
+        if not await self._slot(exchange):
             return Fault(Category.TIMEOUT_TOTAL, "over time while waiting for a free connection")
         if self._closed:
-            self._handshakes.release()
             self._slots.release()
             return Fault(Category.DISCONNECTED, "the transport is closed")
         # From here on the slot belongs to the connection, which gives it back when it closes.
         connection = Connection(endpoint, self._limits, self._clock, self._forget)
+        exchange.started_s = self._clock()
+        self._active.add(connection)
+        self._watch()
         try:
-            exchange.started_s = self._clock()
-            self._active.add(connection)
-            self._watch()
-            fault = await connection.open(exchange, provider)
+            fault = await connection.connect(exchange)
+            if fault is None and provider is not None:
+                fault = await self._secure(connection, exchange, provider)
         except BaseException:
             connection.close()
             raise
-        finally:
-            self._handshakes.release()
         return fault or connection
 
-    async def _admit(self, exchange: Exchange) -> bool:
-        """Get a connection slot and a handshake slot before the deadline of the exchange."""
+    async def _secure(
+        self, connection: Connection, exchange: Exchange, provider: TlsProvider
+    ) -> Fault | None:
+        """The TLS handshake. Only these are limited: a connect that nobody answers costs no time of ours."""
+        if not await self._acquire(self._handshakes, exchange):
+            connection.close()
+            return Fault(Category.TIMEOUT_TOTAL, "over time while waiting for other TLS handshakes")
+        try:
+            return await connection.secure(exchange, provider)
+        finally:
+            self._handshakes.release()
+
+    async def _slot(self, exchange: Exchange) -> bool:
+        """Get the right to one more connection, if need be in place of the oldest idle one."""
         if self._slots.locked():
             self._drop_oldest()
-        if not self._slots.locked() and not self._handshakes.locked():
-            await self._slots.acquire()
-            await self._handshakes.acquire()
-            return True
+        self._waiting += 1
         try:
-            self._waiting += 1
-            async with asyncio.timeout(max(0.0, exchange.deadline_s - self._clock())):
-                await self._slots.acquire()
-                try:
-                    await self._handshakes.acquire()
-                except BaseException:
-                    self._slots.release()
-                    raise
-        except TimeoutError:
-            return False
+            return await self._acquire(self._slots, exchange)
         finally:
             self._waiting -= 1
-        return True
+
+    async def _acquire(self, slots: asyncio.Semaphore, exchange: Exchange) -> bool:
+        """Take one of these slots; False if the deadline of the exchange comes first."""
+        if not slots.locked():
+            return await slots.acquire()
+        try:
+            async with asyncio.timeout(max(0.0, exchange.deadline_s - self._clock())):
+                return await slots.acquire()
+        except TimeoutError:
+            return False
 
     # -- the pool --------------------------------------------------------------------------------------------------
 

@@ -108,17 +108,17 @@ class ResponseParser:
         self._dispatch(data)
 
     def _dispatch(self, data: bytes) -> None:
-        match self._state:
-            case 0:
-                self._take_head(data)
-            case 1:
-                self._take_length(data)
-            case 2:
-                self._take_chunked(data)
-            case 3:
-                self._deliver(data)
-            case _:
-                self._surplus()
+        state = self._state
+        if state == _HEAD:
+            self._take_head(data)
+        elif state == _LENGTH:
+            self._take_length(data)
+        elif state == _CHUNKED:
+            self._take_chunked(data)
+        elif state == _UNTIL_CLOSE:
+            self._deliver(data)
+        else:
+            self._surplus()
 
     def end(self, *, clean: bool = True) -> None:
         """The server closed the connection. `clean` False: below TLS, without close_notify."""

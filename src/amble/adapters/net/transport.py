@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from amble.adapters.net.connection import Connection, Endpoint, Exchange
+from amble.adapters.net.connection import Connection
 from amble.adapters.net.engine import TICK_S, Engine
+from amble.adapters.net.exchange import Endpoint, Exchange
 from amble.adapters.net.heads import HeaderFields
 from amble.adapters.net.http1 import Fault, ResponseParser
 from amble.adapters.net.spool import Spool
@@ -105,7 +106,7 @@ class Http1Transport:
             if isinstance(outcome, Fault):
                 spool.discard()
                 return FetchFailure(outcome.category, outcome.detail, _timings(exchange, self._clock()))
-            return self._reply(exchange, outcome, spool, dropped)
+            return self._reply(exchange, outcome, spool, dropped=dropped)
         except OSError as error:
             spool.discard()
             return FetchFailure(Category.INTERNAL, f"the body cannot be kept: {error}")
@@ -156,7 +157,7 @@ class Http1Transport:
 
     # -- reply -----------------------------------------------------------------------------------------------------
 
-    def _reply(self, exchange: Exchange, connection: Connection, spool: Spool, dropped: bool) -> Reply:  # noqa: FBT001
+    def _reply(self, exchange: Exchange, connection: Connection, spool: Spool, *, dropped: bool) -> Reply:
         parser = exchange.parser
         quirks = list(parser.quirks)
         if connection.provider is not None and connection.provider.quirk:
