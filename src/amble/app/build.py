@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -14,11 +15,16 @@ from pathlib import Path
 import msgspec
 
 from amble import __version__
+from amble.adapters.archive.check import verify as verify_archive
 from amble.adapters.archive.directory import DirectoryArchive
+from amble.adapters.archive.reader import SegmentReader
 from amble.adapters.archive.writer import ArchiveLimits
 from amble.adapters.net.resolver import DnsResolver
 from amble.adapters.net.transport import Http1Transport
 from amble.adapters.sandbox.pool import SandboxPool
+from amble.adapters.sinks.jsonl import JsonlSink
+from amble.adapters.sinks.stream import JsonlStream
+from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.lock import Busy, FolderLock, acquire
 from amble.adapters.sql.process import StoreProcess
 from amble.adapters.sql.reports import SqliteReports
@@ -26,17 +32,26 @@ from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
 from amble.app.config import CrawlConfig
 from amble.app.crawl import Crawl, Parts
+from amble.app.doctor import examine
+from amble.app.findings import ExportResult, Finding, Verdict
 from amble.app.folder import FRONTIER_NAME
 from amble.app.progress import Progress
-from amble.domain.decision import Reason
+from amble.app.verify import Judge, check_captures
+from amble.domain.attempt import Edge
+from amble.domain.decision import Reason, Rejected
 from amble.domain.errors import AmbleError, CrawlFolderBusy, CrawlFolderUnusable
-from amble.domain.frontier import Takeover
-from amble.domain.report import Status
+from amble.domain.fetched import BodyRef
+from amble.domain.manifest import Link, RobotsRules
+from amble.domain.policy import ParseLimits
+from amble.domain.report import Capture
+from amble.domain.robots import RuleSet
 from amble.domain.scope import Scope
-from amble.domain.url import Canonicalizer
+from amble.domain.traps import judge_distance, judge_shape
+from amble.domain.url import Canonicalizer, host_of
+from amble.formats import manifest_json
 from amble.formats.registry import ExtractionSettings
 from amble.ports import ResolveFailure
-from amble.stages.admit import UrlGate
+from amble.stages.admit import LinkSettings, UrlGate
 from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import Fetcher
@@ -45,6 +60,7 @@ from amble.stages.health import Health
 from amble.stages.journey import Dispatch, Extract
 from amble.stages.lease import Scheduler
 from amble.stages.parse import Extraction
+from amble.stages.publish import Publisher
 from amble.stages.rules import RobotsBook
 from amble.stages.store import Recorder
 from amble.upkeep.expire import Expiry
@@ -58,6 +74,10 @@ SPOOL_NAME = "spool"
 # FETCHED pages that may wait for a parser, for each child, before dispatch slows down.
 BACKLOG_PER_CHILD = 24
 BACKLOG_MIN = 48
+# rel=nofollow is obeyed: whoever wrote it does not vouch for the target, and a polite crawler need not insist.
+# A name that exists nowhere: what counts is that the server says so.
+DOCTOR_HOST = "amble-doctor.invalid"
+LINKS = LinkSettings(follow_rel_nofollow=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +179,14 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         config.user_agent,
         folder.run / SPOOL_NAME,
         tls_verify="strict" if config.tls_verify else "fallback",
+        ca_file=Path(config.tls_ca_file) if config.tls_ca_file else None,
     )
     stack.push_async_callback(transport.close)
     takeover = await frontier.take_over(f"{socket.gethostname()}/{os.getpid()}")
     log.event("crawl.opened", version=__version__, epoch=takeover.epoch, pid=os.getpid())
 
     canonicalizer = Canonicalizer()
-    gate_keeper = UrlGate(frontier, policy, _scope(config), canonicalizer)
+    gate_keeper = UrlGate(frontier, policy, _scope(config), canonicalizer, links=LINKS)
     book = RobotsBook(archive)
     fence = Fence(takeover.epoch)
     scheduler = Scheduler(frontier=frontier, clock=clock, policy=policy, epoch=takeover.epoch)
@@ -261,15 +282,11 @@ def _store_settings(config: CrawlConfig) -> StoreSettings:
 
 def _scope(config: CrawlConfig) -> Scope:
     scope = config.scope
-    return Scope(
-        scope.kind, config.seeds, include=scope.include, exclude=scope.exclude, hosts=scope.hosts
-    )
+    return Scope(scope.kind, config.seeds, include=scope.include, exclude=scope.exclude, hosts=scope.hosts)
 
 
-def _hosts_allowed(config: CrawlConfig) -> Iterable[str]:
+def _hosts_allowed(config: CrawlConfig) -> list[str]:
     """Names that the hosts file may answer for: those the operator wrote down, and only on a private crawl."""
-    from amble.domain.url import host_of
-
     return [host_of(seed) for seed in config.seeds] if config.allow_nets else []
 
 
@@ -304,11 +321,11 @@ class _ResolverWatch:
         """The resolver did not answer for the host of `origin`."""
         self._health.report(Reason.DNS_UNAVAILABLE, detail)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.get_running_loop().create_task(self._watch(origin), name="resolver watch")
+            self._watching = asyncio.get_running_loop().create_task(
+                self._watch(origin), name="resolver watch"
+            )
 
     async def _watch(self, origin: str) -> None:
-        from amble.domain.url import host_of
-
         async def probe() -> str | None:
             answer = await self._resolver.resolve(host_of(origin + "/"))
             return answer.detail if isinstance(answer, ResolveFailure) and answer.unavailable else None
@@ -352,4 +369,113 @@ def open_reports(root: Path) -> SqliteReports:
     return SqliteReports(folder.frontier)
 
 
-__all__ = ["AmbleError", "Folder", "Status", "Takeover", "open_crawl", "open_reports"]
+def read_robots_rules(root: Path, ref: BodyRef) -> RuleSet:
+    """The robots rules stored at `ref`. Raises ArchiveBroken."""
+    reader = SegmentReader(Folder(root=root).archive)
+    try:
+        return RuleSet(manifest_json.decode(reader.read(ref)).manifest.robots or RobotsRules())
+    finally:
+        reader.close()
+
+
+def export_jsonl(root: Path, target: Path | None) -> ExportResult:
+    """Write every document that `target` does not hold yet; None: all of them to standard output.
+
+    Raises SinkUnavailable, SinkBroken, ArchiveBroken.
+    """
+    reader = SegmentReader(Folder(root=root).archive)
+    sink = JsonlSink(target) if target is not None else JsonlStream(sys.stdout.buffer)
+    try:
+        with open_reports(root) as reports:
+            publisher = Publisher(publications=reports, records=reader, sink=sink)
+            written = publisher.run()
+            return ExportResult(
+                documents=written, position=sink.position(), target=str(target) if target else "-"
+            )
+    finally:
+        sink.close()
+        reader.close()
+
+
+def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
+    """Every problem of a crawl folder, readable: archive, frontier, and the two against each other."""
+    folder = Folder(root=root)
+    open_reports(root).close()
+    yield from map(str, verify_archive(folder.archive))
+    reader = SegmentReader(folder.archive)
+    try:
+        with SqliteCheck(folder.frontier) as frontier:
+            yield from frontier.problems()
+            yield from check_captures(frontier, reader.read, _judge_of(config))
+    finally:
+        reader.close()
+
+
+def _judge_of(config: CrawlConfig) -> Judge:
+    scope, limits = _scope(config), config.policy.urls
+
+    def judge(url: str, link: Link, capture: Capture) -> Rejected | None:
+        redirect = link.edge == Edge.REDIRECT
+        depth = capture.depth + (0 if redirect else 1)
+        hops = capture.hops + 1 if redirect else 0
+        return (
+            scope.judge(url)
+            or judge_shape(url, limits)
+            or judge_distance(depth=depth, hops=hops, limits=limits)
+        )
+
+    return judge
+
+
+def doctor(place: Path, config: CrawlConfig) -> list[Finding]:
+    """What this machine lacks for crawling, one finding each."""
+    return examine(place, (_sandbox_finding, lambda: _resolver_finding(config)))
+
+
+def _sandbox_finding() -> Finding:
+    async def look() -> dict[str, list[str]]:
+        pool = await SandboxPool.open(limits=ParseLimits(), size=1)
+        try:
+            return pool.confinement
+        finally:
+            await pool.close()
+
+    try:
+        held = asyncio.run(look())
+    except AmbleError as error:
+        return Finding(
+            name="sandbox",
+            verdict=Verdict.PROBLEM,
+            detail=str(error),
+            fix="see the message; no page can be parsed",
+        )
+    detail = "parser children are held by " + (", ".join(held["holding"]) or "nothing")
+    if held["missing"]:
+        return Finding(
+            name="sandbox",
+            verdict=Verdict.NOTE,
+            detail=f"{detail}; not by {', '.join(held['missing'])}",
+            fix="a newer kernel confines hostile pages better",
+        )
+    return Finding(name="sandbox", verdict=Verdict.GOOD, detail=detail)
+
+
+def _resolver_finding(config: CrawlConfig) -> Finding:
+    async def look() -> ResolveFailure | None:
+        resolver = DnsResolver([config.resolver] if config.resolver else [], SystemClock())
+        try:
+            answer = await resolver.resolve(DOCTOR_HOST)
+            return answer if isinstance(answer, ResolveFailure) else None
+        finally:
+            await resolver.close()
+
+    name = config.resolver or "the system's name server"
+    failure = asyncio.run(look())
+    if failure is not None and failure.unavailable:
+        return Finding(
+            name="resolver",
+            verdict=Verdict.PROBLEM,
+            detail=f"{name} does not answer: {failure.detail}",
+            fix="mend the network, or name another with --resolver ADDR:PORT",
+        )
+    return Finding(name="resolver", verdict=Verdict.GOOD, detail=f"{name} answers")

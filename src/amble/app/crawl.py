@@ -26,8 +26,8 @@ from amble.stages.gate import Fence
 from amble.stages.health import Health
 from amble.stages.journey import Dispatch, Extract
 from amble.stages.lease import Scheduler
-from amble.stages.parse import Source
 from amble.stages.store import Recorder
+from amble.stages.work import Source
 from amble.upkeep.expire import Expiry
 
 # One ask for leases; more would only sit in memory while their deadlines run.

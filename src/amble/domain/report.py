@@ -184,3 +184,19 @@ class PublicationLine(Struct, frozen=True, kw_only=True):
     title: str
     content_kind: str
     fingerprint: int
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """One committed fetch with its answer and, where it was parsed, its manifest: what `verify` holds together."""
+
+    url_id: int
+    url: str
+    kind: int
+    depth: int
+    hops: int
+    attempt: int
+    fetched: Fetched
+    manifest: BodyRef | None
+    links: int
+    cursor: int
+    text: BodyRef | None

@@ -60,13 +60,15 @@ def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     from amble.faces import output, text
     from amble.faces.exits import ExitCode
 
+    place = crawl_folder.find(folder)
+    _, config = crawl_folder.settings_of(place, os.environ)
     found = 0
-    for problem in build.verify(crawl_folder.find(folder)):
+    for problem in build.verify(place, config):
         found += 1
         if as_json:
-            output.write_json({"problem": str(problem)})
+            output.write_json({"problem": problem})
         else:
-            output.write_lines([text.safe(str(problem))])
+            output.write_lines([text.safe(problem)])
     if as_json:
         output.write_json({"problems": found})
     else:

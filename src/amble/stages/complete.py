@@ -16,8 +16,8 @@ from amble.domain.revisit import ONCE, FreshnessClass, next_due_ms
 from amble.domain.robots import RobotsDecision, RobotsOutcome, decide_answer, decide_failure, still_serving
 from amble.formats.head import Head
 from amble.ports import Frontier
-from amble.stages.parse import Extracted, Source
 from amble.stages.rules import RobotsBook
+from amble.stages.work import Extracted, Source
 
 
 def withheld_because(status: int, manifest: ParseManifest, url: str, kind: int) -> str:

@@ -23,8 +23,9 @@ from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import REDIRECTS, Fetcher, trouble_of
 from amble.stages.gate import EgressGate, Lapsed, Unreachable
-from amble.stages.parse import Extracted, Extraction, Source
+from amble.stages.parse import Extraction
 from amble.stages.store import Exchange, Recorder
+from amble.stages.work import Extracted, Source
 
 # A robots hop may have to wait for the other origin's turn; longer than this and the try has failed.
 HOP_WAIT_S_MAX = 30.0

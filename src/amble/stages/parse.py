@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amble.domain.attempt import Lease
 from amble.domain.decision import Reason
 from amble.domain.errors import ArchiveUnavailable, SandboxUnavailable
-from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.frontier import ParseStrike
 from amble.domain.policy import ParseLimits
 from amble.formats import manifest_json, warc
@@ -25,36 +23,10 @@ from amble.ports import (
     ParseFailure,
     ParserPool,
     ParseTask,
-    ReplayableBody,
     Telemetry,
 )
 from amble.stages.health import Health
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A fetched page as the parser wants it: from the fetch just made, or read back from the archive."""
-
-    lease: Lease
-    fetched: Fetched
-    head: bytes
-    body: ReplayableBody
-    record_id: str  # of the record that holds the body
-    strikes: int = 0
-
-    @property
-    def status(self) -> int:
-        """The status the body came with: after a 304 that is the 200 of the visit that brought it."""
-        return 200 if self.fetched.not_modified else self.fetched.status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extracted:
-    """A durable manifest: what the child found, and where manifest and text lie."""
-
-    parsed: Parsed
-    manifest_ref: BodyRef
-    text_ref: BodyRef | None
+from amble.stages.work import Extracted, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

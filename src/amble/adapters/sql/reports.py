@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec.msgpack import Decoder
 
@@ -79,7 +79,7 @@ class SqliteReports:
             self._slots = slots or Slots(bytes(row[0]) if row else bytes(32))
             self._clock = StoreClock(self._database, now_ms=now_ms)
 
-    def __enter__(self) -> SqliteReports:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
