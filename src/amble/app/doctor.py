@@ -125,7 +125,7 @@ def sqlite() -> Finding:
 def loop() -> Finding:
     """Which event loop a crawl would run on."""
     try:
-        import uvloop
+        import uvloop  # noqa: F401 - whether it can be loaded is the question
     except ImportError:
         return Finding(
             name="loop",
@@ -133,7 +133,7 @@ def loop() -> Finding:
             detail="asyncio's own",
             fix="pip install uvloop saves 10 to 23 % of CPU per page",
         )
-    return Finding(name="loop", verdict=Verdict.GOOD, detail=f"uvloop {uvloop.__version__}")
+    return Finding(name="loop", verdict=Verdict.GOOD, detail=f"uvloop {importlib.metadata.version('uvloop')}")
 
 
 def files() -> Finding:

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from amble.app.progress import CrawlResult, Progress
+from amble.app.progress import CrawlResult, Progress, ReasonCount
 from amble.domain.policy import Budget
 from amble.faces import text
 from amble.faces.exits import ExitCode
@@ -179,11 +179,11 @@ class Panel:
     def _fact_rows(self, look: Progress, width: int) -> list[tuple[str, RenderableType]]:
         waits = waits_words(look)
         origins = f"{text.count(look.origins_ready)} ready" + (f"; waiting: {waits}" if waits else "")
-        stored = f"{text.size(look.bytes)} of bodies"
+        received = text.size(look.bytes)
         if look.parse_backlog:
-            stored += f"; {text.plural(look.parse_backlog, 'page')} at the parsers"
+            received += f"; {text.plural(look.parse_backlog, 'page')} at the parsers"
         rows: list[tuple[str, RenderableType]] = [
-            ("stored", stored),
+            ("received", received),
             ("origins", origins),
             ("limit", limit_words(look)),
         ]
@@ -320,7 +320,7 @@ def plain_line(progress: Progress, waits_most: int = 3) -> str:
         f"on the wire {text.count(progress.active)}",
         f"failed {text.count(progress.failed)}",
         f"excluded {text.count(progress.excluded)}",
-        f"stored {text.size(progress.bytes)}",
+        f"received {text.size(progress.bytes)}",
         f"origins {text.count(progress.origins_ready)} ready",
     ]
     if waits := waits_words(progress, waits_most):
@@ -426,7 +426,7 @@ class Summary:
             ("links left out", sum(item.count for item in result.refused), result.refused),
         ):
             if number:
-                rows.append((name, f"{text.count(number)}{_because(counts, self._most)}"))
+                rows.append((name, _because(number, counts, self._most)))
         if result.trouble:
             rows.append(("trouble", text.safe(result.trouble)))
         return rows + self._places(result)
@@ -469,10 +469,14 @@ class Summary:
         return f"amble crawl --out {folder}"
 
 
-def _because(counts: tuple[Any, ...], most: int) -> str:
-    """`: 12 out of scope, 3 too deep, and 2 more`."""
-    if not counts:
-        return ""
+def _because(number: int, counts: tuple[ReasonCount, ...], most: int) -> str:
+    """`20: 12 out of scope, 3 too deep, and 5 more`; one reason alone needs no total before it."""
     shown = ", ".join(f"{text.count(item.count)} {text.words(item.reason)}" for item in counts[:most])
     rest = sum(item.count for item in counts[most:])
-    return f": {shown}" + (f", and {text.count(rest)} more" if rest else "")
+    if len(counts) == 1 and counts[0].count == number:
+        return shown
+    return (
+        text.count(number)
+        + (f": {shown}" if shown else "")
+        + (f", and {text.count(rest)} more" if rest else "")
+    )

@@ -37,6 +37,8 @@ def counts(of: Mapping[str, int], most: int = REASONS_SHOWN) -> str:
 
 
 def _with_counts(total: int, of: Mapping[str, int]) -> str:
+    if list(of.values()) == [total]:
+        return counts(of)
     return text.count(total) + (f": {counts(of)}" if total and of else "")
 
 
