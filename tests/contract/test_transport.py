@@ -460,6 +460,13 @@ async def test_the_deadline_of_the_permit_ends_the_exchange(transport: Transport
     assert failure.timings.total_ms < 2_000
 
 
+async def test_a_lapsed_permit_starts_nothing(transport: Transport) -> None:
+    async with RawServer(polite) as server:
+        failure = await failed(transport, server.permit(within_s=-0.1))
+        assert failure.category is Category.TIMEOUT_TOTAL
+        assert server.connections == 0
+
+
 async def test_a_busy_loop_is_not_held_against_the_server(make: Make) -> None:
     transport = make(SHORT)
 

@@ -90,6 +90,8 @@ class Http1Transport:
         request, dropped = self._request(permit, ask)
         if not request:
             return FetchFailure(Category.INTERNAL, f"request for {permit.url[:200]!r} cannot be sent")
+        if started_s >= permit.deadline_s:
+            return FetchFailure(Category.TIMEOUT_TOTAL, "the permit had lapsed before the start")
         tls = permit.scheme == "https"
         spool = Spool(self._spool_dir, self._limits.memory_body_bytes_max)
         exchange = Exchange(
@@ -109,7 +111,7 @@ class Http1Transport:
             return self._reply(exchange, outcome, spool, dropped=dropped)
         except OSError as error:
             spool.discard()
-            return FetchFailure(Category.INTERNAL, f"the body cannot be kept: {error}")
+            return FetchFailure(Category.INTERNAL, f"the exchange broke off: {error}")
         except BaseException:
             spool.discard()
             raise
