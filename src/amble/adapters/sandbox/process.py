@@ -38,6 +38,8 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 READ_BYTES = 256 * 1024
 # Start messages of a dying interpreter are short; the last of them say why.
 LAST_WORDS_BYTES_MAX = 2_000
+# A timer that fires this much early has fired.
+CLOCK_GRAIN_S = 0.001
 # A body larger than this is copied in turns with the rest of the loop, and its pages are given back afterwards.
 COPY_AT_ONCE_BYTES_MAX = 1024 * 1024
 
@@ -92,7 +94,7 @@ class ParserProcess:
         self.ready: asyncio.Future[Ready | None] = self._loop.create_future()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._start(setup)
-        self._clock = self._loop.call_later(start_s_max, self._overran, "start")
+        self._start_clock = self._loop.call_later(start_s_max, self._not_started)
 
     def _start(self, setup: Setup) -> None:
         with ExitStack() as undo:
@@ -157,27 +159,25 @@ class ParserProcess:
         return future
 
     def _set_wall(self, seconds: float) -> None:
-        # One timer per child that is moved on when it fires early: cheaper than a timer made and cancelled per page.
+        # One timer per child, moved on when it fires early: cheaper than one made and cancelled for each page.
         self._wall_at = self._loop.time() + seconds
         if self._clock is None:
-            self._clock = self._loop.call_later(seconds, self._overran, "wall")
+            self._clock = self._loop.call_later(seconds, self._wall_passed)
 
-    def _overran(self, reason: str) -> None:
+    def _wall_passed(self) -> None:
         self._clock = None
-        if self.ended or self._killed:
-            return
-        if reason == "start":
-            if not self.ready.done():
-                self.last_words = "it was not ready in time"
-                self.kill()
-            return
         if self._task is None:
             return
-        left = self._wall_at - self._loop.time()
-        if left > 0.001:
-            self._clock = self._loop.call_later(left, self._overran, "wall")
-            return
-        self.kill(ParseFailure("wall", f"no answer within {self._limits.wall_s:g} s"))
+        left_s = self._wall_at - self._loop.time()
+        if left_s > CLOCK_GRAIN_S:
+            self._clock = self._loop.call_later(left_s, self._wall_passed)
+        else:
+            self.kill(ParseFailure("wall", f"no answer within {self._limits.wall_s:g} s"))
+
+    def _not_started(self) -> None:
+        if not self.ready.done():
+            self.last_words = "it was not ready in time"
+            self.kill()
 
     def _send(self, message: Setup | Task) -> None:
         payload = self._encoder.encode(message)
@@ -227,6 +227,7 @@ class ParserProcess:
                 if self.ready.done():
                     self._garbage("ready twice")
                 else:
+                    self._start_clock.cancel()
                     self._generation = message.generation
                     self.ready.set_result(message)
             case Done():
@@ -295,6 +296,7 @@ class ParserProcess:
         self.ended = True
         self._loop.remove_reader(self._end_descriptor)
         self._loop.remove_reader(self._socket)
+        self._start_clock.cancel()
         if self._clock is not None:
             self._clock.cancel()
         if not self.ready.done():
