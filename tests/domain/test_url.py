@@ -317,7 +317,7 @@ def _base(url: str | None) -> Base | None:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(href=HREFS, base=BASES, charset=CHARSETS)
 @example(href="http://a/%%34%31", base=None, charset=None)
 @example(href="http://a.example/..;jsessionid=1/", base=None, charset=None)
@@ -334,7 +334,7 @@ def test_any_text_has_an_answer_and_a_canonical_url_is_its_own_canonical_form(
         assert canonicalizer.canon(result, _base(BASE), "shift_jis") == result
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(href=HREFS, base=BASES)
 def test_origin_and_path_join_to_the_url_again(href: str, base: str | None) -> None:
     url = CANON.canon(href, _base(base))
@@ -349,7 +349,7 @@ def test_origin_and_path_join_to_the_url_again(href: str, base: str | None) -> N
     assert host_of(url) == URL(url).hostname.strip("[]")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(href=HREFS, base=BASES)
 def test_a_second_parser_agrees_on_the_canonical_url(href: str, base: str | None) -> None:
     ours = CANON.canon(href, _base(base))
