@@ -15,8 +15,10 @@ from amble.domain.frontier import (
     Applied,
     Exclude,
     OriginEffect,
+    OriginOrder,
     ParseStrike,
     PutBack,
+    RequeueOrder,
     ReserveOutcome,
     Verdict,
 )
@@ -933,3 +935,90 @@ class TakeoverContract:
         assert (await rig.crash()).now_ms == START
         rig.now += 2 * HOUR
         assert (await rig.lease()).now_ms == START + HOUR
+
+
+class OrderContract:
+    """Orders of an operator, which every store of ours takes too."""
+
+    async def order(self, rig: Rig, **facts: object) -> Applied:
+        return await rig.frontier.set_origin(OriginOrder(A, "op", "because", **facts))  # type: ignore[attr-defined, no-any-return]
+
+    async def requeue(self, rig: Rig, state: UrlState, **facts: object) -> int:
+        return await rig.frontier.requeue(RequeueOrder(state, "op", "again", **facts))  # type: ignore[attr-defined, no-any-return]
+
+    async def test_a_paused_origin_starts_and_leases_nothing_and_keeps_its_queue(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"))
+        lease = await rig.lease_one()
+        assert await self.order(rig, paused=True) == Applied.APPLIED
+        assert (await rig.reserve(lease)).outcome == ReserveOutcome.PAUSED
+        await rig.frontier.put_back(PutBack(lease.key, "origin_paused", "", 0))
+        rig.now += DAY // 2
+        reply = await rig.lease()
+        assert (reply.leases, reply.queued, reply.next_wake_ms) == ([], 2, None)
+        await self.order(rig, paused=False)
+        assert len((await rig.lease()).leases) == 1
+
+    async def test_a_pause_holds_over_a_crash(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await self.order(rig, paused=True)
+        await rig.crash()
+        rig.now += HOUR
+        assert (await rig.lease()).leases == []
+
+    async def test_an_origin_can_be_paused_before_it_is_known(self, rig: Rig) -> None:
+        await rig.take_over()
+        await self.order(rig, paused=True)
+        await rig.admit(page("/x"))
+        assert (await rig.lease()).leases == []
+
+    async def test_limits_of_one_origin_replace_the_defaults_and_go_back(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"), page("/y"), page("/z"))
+        await self.order(rig, active_max=2, spacing_ms=700)
+        one, two = (await rig.lease()).leases
+        assert (one.facts.active_max, two.facts.spacing_ms) == (2, 700)
+        assert await self.order(rig, active_max=-1, spacing_ms=-1) == Applied.APPLIED
+        assert rig.rows("SELECT active_max, spacing_ms FROM origin") == [(None, None)]
+
+    async def test_every_order_is_audited_with_old_and_new(self, rig: Rig) -> None:
+        await rig.take_over()
+        await self.order(rig, paused=True)
+        assert await self.order(rig, paused=True) == Applied.STALE
+        (row,) = rig.rows("SELECT at, who, what, subject, old, new, why FROM audit")
+        assert row[:4] == (START, "op", "set_origin", A)
+        assert (row[4].split(",")[0], row[5].split(",")[0], row[6]) == ("open", "paused", "because")
+
+    async def failing(self, rig: Rig, count: int) -> None:
+        await rig.take_over()
+        await rig.ready(*(page("/x", f"https://o{n}.example") for n in range(count)))
+        for lease in (await rig.lease(100)).leases:
+            await rig.failed(await rig.start(lease))
+        rig.now += DELAY
+
+    async def test_failed_urls_are_queued_again_as_a_new_visit(self, rig: Rig) -> None:
+        await self.failing(rig, 3)
+        assert await self.requeue(rig, UrlState.FAILED, limit=2) == 2
+        assert await self.requeue(rig, UrlState.FAILED) == 1
+        leases = (await rig.lease(10)).leases
+        assert [(lease.tries, lease.crawl_generation) for lease in leases] == [(0, 2)] * 3
+
+    async def test_one_url_or_one_origin_can_be_chosen(self, rig: Rig) -> None:
+        await self.failing(rig, 3)
+        assert await self.requeue(rig, UrlState.FAILED, origin="https://o1.example", path="/other") == 0
+        assert await self.requeue(rig, UrlState.FAILED, origin="https://o1.example", path="/x") == 1
+        assert await self.requeue(rig, UrlState.FAILED, origin="https://o2.example") == 1
+        assert await self.requeue(rig, UrlState.FAILED, origin="https://unknown.example") == 0
+
+    async def test_a_page_that_waits_for_its_revisit_is_not_counted_twice(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.carry(await rig.lease_one(), revisit_ms=HOUR)
+        assert await self.requeue(rig, UrlState.COMPLETE) == 2  # the page and its robots.txt
+        assert (await rig.lease(0)).queued == 2
+
+    async def test_only_finished_urls_can_be_queued_again(self, rig: Rig) -> None:
+        await rig.admit(page("/x"))
+        with pytest.raises(StoreBroken, match="not finished"):
+            await self.requeue(rig, UrlState.PENDING)

@@ -15,6 +15,7 @@ from tests.contract.frontier_contract import (
     CursorContract,
     ExpiryContract,
     LeaseContract,
+    OrderContract,
     ReserveContract,
     ResultContract,
     TakeoverContract,
@@ -89,4 +90,8 @@ class TestExpiry(ExpiryContract):
 
 
 class TestTakeover(TakeoverContract):
+    pass
+
+
+class TestOrders(OrderContract):
     pass

@@ -282,3 +282,32 @@ class Takeover(Struct, frozen=True, array_like=True):
     resumables: list[Resumable]
     open_manifests: list[OpenManifest]
     now_ms: int
+
+
+class OriginOrder(Struct, frozen=True, array_like=True):
+    """An operator's order for one origin, audited. None leaves a setting as it is, -1 gives it back to the default.
+
+    A pause holds from the moment the order is answered: no start is granted at the origin until it is lifted.
+    """
+
+    origin: str
+    who: str
+    why: str
+    paused: bool | None = None
+    active_max: int | None = None
+    spacing_ms: int | None = None
+
+
+class RequeueOrder(Struct, frozen=True, array_like=True):
+    """An operator's order to queue finished URLs again, audited: at most `limit` in `state` (COMPLETE, FAILED, EXCLUDED).
+
+    `origin` narrows it to one origin, with `path` to one URL. Each URL begins its next crawl generation with all its
+    tries before it.
+    """
+
+    state: int
+    who: str
+    why: str
+    origin: str = ""
+    path: str = ""
+    limit: int = 10_000

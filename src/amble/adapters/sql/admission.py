@@ -90,6 +90,15 @@ class Admission:
                 return url_id, holder
         raise AssertionError("the slots of an origin never end")
 
+    def find(self, origin_id: int, path: str) -> int | None:
+        """The id of a known URL."""
+        books = self._books
+        url_id = origin_id << SLOT_BITS | books.slots.first(path)
+        holder = books.path_at(url_id)
+        if holder is not None and holder != path:
+            url_id, holder = self._place(origin_id, path, {})
+        return None if holder is None else url_id
+
     def _over_budget(self, origin: Origin) -> bool:
         settings = self._books.settings
         earned = settings.urls_per_origin_start + settings.urls_per_fetched_page * origin.pages

@@ -14,11 +14,13 @@ from amble.domain.frontier import (
     Exclude,
     LeaseAsk,
     LeaseReply,
+    OriginOrder,
     ParseStrike,
     PutBack,
     RecordFailed,
     RecordFetched,
     RecordParsed,
+    RequeueOrder,
     ReserveAsk,
     ReserveReply,
     Takeover,
@@ -26,7 +28,7 @@ from amble.domain.frontier import (
 
 
 class FrontierCalls:
-    """Each method's promise stands in ports.Frontier."""
+    """Each method's promise stands in ports.Frontier, but for the operators' orders, which have their own."""
 
     async def _call(self, operation: messages.AnyOperation) -> Any:
         """Apply one operation durably; its reply. Raises StoreUnavailable, StoreBroken."""
@@ -88,4 +90,13 @@ class FrontierCalls:
     async def expire(self, limit: int) -> int:
         """See ports.Frontier.expire."""
         reply: int = await self._call(messages.Expire(limit))
+        return reply
+
+    async def set_origin(self, order: OriginOrder) -> Applied:
+        """Pause, resume, or set the limits of an origin; STALE when nothing would change. Durable, audited."""
+        return Applied(await self._call(messages.SetOrigin(order)))
+
+    async def requeue(self, order: RequeueOrder) -> int:
+        """Queue finished URLs again; how many. Durable, audited."""
+        reply: int = await self._call(messages.Requeue(order))
         return reply

@@ -113,6 +113,18 @@ class Expire(Operation, tag=13, frozen=True, array_like=True):
     value: int
 
 
+class SetOrigin(Operation, tag=14, frozen=True, array_like=True):
+    """set_origin"""
+
+    value: frontier.OriginOrder
+
+
+class Requeue(Operation, tag=15, frozen=True, array_like=True):
+    """requeue"""
+
+    value: frontier.RequeueOrder
+
+
 AnyOperation = (
     TakeOver
     | Admit
@@ -127,6 +139,8 @@ AnyOperation = (
     | Strike
     | FindBody
     | Expire
+    | SetOrigin
+    | Requeue
 )
 
 
@@ -158,6 +172,7 @@ _REPLIES: dict[type[Operation], Any] = {
     Reserve: frontier.ReserveReply,
     FindBody: BodyRef | None,
     Expire: int,
+    Requeue: int,
 }
 REPLY_DECODERS: dict[type[Operation], Decoder[Any]] = {
     operation: Decoder(_REPLIES.get(operation, frontier.Applied)) for operation in AnyOperation.__args__

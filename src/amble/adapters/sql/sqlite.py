@@ -32,12 +32,15 @@ from amble.adapters.sql.messages import (
     Leave,
     Operation,
     Refused,
+    Requeue,
     Reserve,
+    SetOrigin,
     Strike,
     TakeLease,
     TakeOver,
 )
 from amble.adapters.sql.migrations import migrate
+from amble.adapters.sql.orders import Orders
 from amble.adapters.sql.ownership import Ownership
 from amble.adapters.sql.recording import Recording
 from amble.adapters.sql.settings import StoreSettings
@@ -106,6 +109,7 @@ class SqliteStore:
         admission = Admission(books)
         gatekeeping = Gatekeeping(books, holding, admission)
         recording = Recording(books, holding)
+        orders = Orders(books, admission)
         self._gatekeeping = gatekeeping
         return {
             TakeOver: Ownership(books, gatekeeping).take_over,
@@ -121,6 +125,8 @@ class SqliteStore:
             Strike: recording.parse_strike,
             FindBody: recording.find_body,
             Expire: gatekeeping.expire,
+            SetOrigin: orders.set_origin,
+            Requeue: orders.requeue,
         }
 
     def apply(self, operations: Sequence[AnyOperation]) -> list[Any]:

@@ -23,6 +23,7 @@ BODY_BYTES: Final = "bytes.body"
 PUBLICATIONS: Final = "publications"
 LINKS: Final = "links"
 LAPSED: Final = "lapsed"
+REQUEUED: Final = "requeued"
 
 _ALL = "SELECT name, value FROM tally"
 _ADD = "INSERT INTO tally(name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"

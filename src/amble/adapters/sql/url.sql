@@ -101,3 +101,17 @@ WHERE u.token IS NOT NULL AND u.state IN (2, 3);
 
 -- retoken: the fresh authority of a new owner
 UPDATE url SET token = ?2, expires_at = ?3 WHERE id = ?1 AND state IN (2, 3);
+
+-- requeue [requeue]: an operator queues a finished URL again, as its next crawl generation
+UPDATE url SET state = :target, rq = priority, due_at = ?2, tries = 0, strikes = 0, generation = generation + 1,
+  reason = NULL, detail = ?3, reason_at = ?2
+WHERE id = ?1 AND state IN (:sources);
+
+-- ended: finished URLs in one state, by the index of those that failed or were excluded
+SELECT id, rq FROM url INDEXED BY url_ended WHERE state IN (5, 6) AND state = ?1 LIMIT ?2;
+
+-- in_state: finished URLs in one state
+SELECT id, rq FROM url WHERE state = ?1 LIMIT ?2;
+
+-- in_state_at: finished URLs in one state and one range of ids
+SELECT id, rq FROM url WHERE +state = ?1 AND id >= ?3 AND id < ?4 LIMIT ?2;
