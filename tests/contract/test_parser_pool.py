@@ -117,15 +117,18 @@ class ParserPoolContract:
         outcome = parsed(await pool.parse(task(gzip.compress(b"<b>" * 20_000_000), "Content-Encoding: gzip")))
         assert outcome.manifest.decoded_bytes == ParseLimits().decoded_bytes_max
 
-    async def test_a_closed_pool_says_so(self, pool: ParserPool) -> None:
-        await pool.close()
-        with pytest.raises(SandboxUnavailable):
-            await pool.parse(task("<p>x"))
 
-
+@pytest.mark.asyncio(loop_scope="module")
 class TestSandboxPool(ParserPoolContract):
-    @pytest_asyncio.fixture
+    @pytest_asyncio.fixture(scope="class", loop_scope="module")
     async def pool(self) -> AsyncIterator[SandboxPool]:
         pool = await SandboxPool.open(limits=ParseLimits(), size=2)
         yield pool
         await pool.close()
+
+
+async def test_a_closed_pool_says_so() -> None:
+    pool = await SandboxPool.open(limits=ParseLimits(), size=1)
+    await pool.close()
+    with pytest.raises(SandboxUnavailable):
+        await pool.parse(task("<p>x"))

@@ -35,7 +35,7 @@ from amble.domain.policy import ParseLimits
 from amble.ports import Parsed, ParseFailure, ParseTask
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
-READ_BYTES = 256 * 1024
+READ_BYTES = 128 * 1024
 # Start messages of a dying interpreter are short; the last of them say why.
 LAST_WORDS_BYTES_MAX = 2_000
 # A timer that fires this much early has fired.
@@ -75,7 +75,9 @@ class ParserProcess:
         self._limits: ParseLimits = setup.limits
         self._on_idle = on_idle
         self._on_end = on_end
-        self._incoming = bytearray()
+        self._incoming = bytearray(READ_BYTES)
+        self._filled = 0
+        self._room = memoryview(self._incoming)
         self._decoder = msgspec.msgpack.Decoder(Answers)
         self._encoder = msgspec.msgpack.Encoder()
         self._number = 0
@@ -194,25 +196,42 @@ class ParserProcess:
 
     def _readable(self) -> None:
         try:
-            piece = self._socket.recv(READ_BYTES)
+            count = self._socket.recv_into(self._room)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            piece = b""
-        if not piece:
+            count = 0
+        if not count:
             self._loop.remove_reader(self._socket)
             return
-        incoming = self._incoming
-        incoming += piece
-        if len(incoming) < FRAME_LENGTH.size:
+        self._filled += count
+        if self._filled < FRAME_LENGTH.size:
+            self._room = memoryview(self._incoming)[self._filled :]
             return
-        (length,) = FRAME_LENGTH.unpack_from(incoming)
-        if length > FRAME_BYTES_MAX or len(incoming) > length + FRAME_LENGTH.size:
+        end = FRAME_LENGTH.unpack_from(self._incoming)[0] + FRAME_LENGTH.size
+        if end > FRAME_BYTES_MAX or self._filled > end:
             self._garbage("a frame of impossible length")
-        elif len(incoming) == length + FRAME_LENGTH.size:
-            with memoryview(incoming) as view:
-                self._received(view[FRAME_LENGTH.size :])
-            self._incoming = bytearray()
+        elif self._filled == end:
+            view = memoryview(self._incoming)[FRAME_LENGTH.size : end]
+            self._await_frame()
+            self._received(view)
+        else:
+            self._make_room(end)
+
+    def _await_frame(self) -> None:
+        """The next bytes begin a frame. What the last one needed beyond the usual is given back."""
+        if len(self._incoming) > READ_BYTES:
+            self._incoming = bytearray(READ_BYTES)
+        self._filled = 0
+        self._room = memoryview(self._incoming)
+
+    def _make_room(self, end: int) -> None:
+        """Room for a frame that ends at `end`, and one byte more by which a frame too long is noticed."""
+        if end >= len(self._incoming):
+            longer = bytearray(end + 1)
+            longer[: self._filled] = self._incoming[: self._filled]
+            self._incoming = longer
+        self._room = memoryview(self._incoming)[self._filled :]
 
     def _received(self, frame: memoryview) -> None:
         try:
@@ -220,8 +239,6 @@ class ParserProcess:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._garbage(str(error))
             return
-        finally:
-            frame.release()
         match message:
             case Ready():
                 if self.ready.done():
