@@ -262,7 +262,9 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
         policy=policy,
     )
     problems.extend(_relations(values))
-    problems.extend(_contact_missing(config))
+    # A contact that was given and refused is not missing as well.
+    if not any(problem.startswith(("--contact ", "crawl.contact ")) for problem in problems):
+        problems.extend(_contact_missing(config))
     problems.extend(_all_refused(config))
     return config
 

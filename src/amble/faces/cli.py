@@ -258,7 +258,7 @@ app.command()(inspect.check)
 app.command()(maintain.export)
 app.command()(maintain.verify)
 app.command()(maintain.doctor)
-_config = typer.Typer(help="The settings of a crawl.", no_args_is_help=True)
+_config = typer.Typer(help="The settings of a crawl.")
 _config.command("show")(inspect.config_show)
 app.add_typer(_config, name="config")
 
