@@ -118,13 +118,18 @@ class ParserPoolContract:
         assert outcome.manifest.decoded_bytes == ParseLimits().decoded_bytes_max
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox_pool() -> AsyncIterator[SandboxPool]:
+    pool = await SandboxPool.open(limits=ParseLimits(), size=2)
+    yield pool
+    await pool.close()
+
+
 @pytest.mark.asyncio(loop_scope="module")
 class TestSandboxPool(ParserPoolContract):
-    @pytest_asyncio.fixture(scope="class", loop_scope="module")
-    async def pool(self) -> AsyncIterator[SandboxPool]:
-        pool = await SandboxPool.open(limits=ParseLimits(), size=2)
-        yield pool
-        await pool.close()
+    @pytest.fixture
+    def pool(self, sandbox_pool: SandboxPool) -> SandboxPool:
+        return sandbox_pool
 
 
 async def test_a_closed_pool_says_so() -> None:
