@@ -7,8 +7,9 @@ import os
 import random
 import time
 from collections import Counter
+from datetime import UTC, datetime
 
-import structlog
+import msgspec
 
 
 class SystemClock:
@@ -43,28 +44,25 @@ class SystemEntropy:
 
 
 class EventLog:
-    """Named events to a JSON-lines file, and counters in memory. Never a body, never a secret."""
+    """Named events to a JSON-lines file, and counters in memory. Never a body, never a secret.
+
+    A log that cannot be written (disk full) loses lines, never the crawl.
+    """
 
     def __init__(self, path: str | None) -> None:
         self.counters: Counter[str] = Counter()
-        self._file = open(path, "a", encoding="utf-8", buffering=1) if path else None  # noqa: SIM115
-        self._log = (
-            structlog.wrap_logger(
-                structlog.WriteLogger(self._file),
-                processors=[
-                    structlog.processors.TimeStamper(fmt="iso", utc=True),
-                    structlog.processors.JSONRenderer(default=str),
-                ],
-                wrapper_class=structlog.BoundLogger,
-            )
-            if self._file
-            else None
-        )
+        self._encode = msgspec.json.Encoder(enc_hook=str).encode
+        self._file = open(path, "ab", buffering=0) if path else None  # noqa: SIM115
 
     def event(self, name: str, **fields: object) -> None:
         """One line in the log."""
-        if self._log is not None:
-            self._log.msg(name, **fields)
+        if self._file is None:
+            return
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        try:
+            self._file.write(self._encode({"at": moment, "event": name, **fields}) + b"\n")
+        except OSError:
+            self.counters["log.lost"] += 1
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""
