@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from isal import isal_zlib
 
 from amble.adapters.archive.check import verify
 from amble.adapters.archive.directory import ArchiveLimits, DirectoryArchive
-from amble.adapters.archive.member import Damage, Member, walk
+from amble.adapters.archive.member import GZIP_HEAD, Damage, Member, walk
 from amble.adapters.archive.names import list_segments
 from amble.adapters.archive.reader import SegmentReader
 from amble.adapters.archive.recovery import recover
@@ -204,6 +205,25 @@ def test_damage_in_the_middle_is_kept_and_what_follows_it_too(crashed: tuple[Pat
         read_all(folder, [refs[2]])
     [problem] = verify(folder)
     assert problem.offset == refs[2].offset
+
+
+@pytest.mark.parametrize("size", [1, 9, 65_527, 65_530, 65_536, 65_537, 140_000])
+@pytest.mark.parametrize(
+    "decoy", [b"", GZIP_HEAD, GZIP_HEAD + b"nothing", isal_zlib.compress(b"no record", 1, 31)]
+)
+def test_what_follows_a_damaged_stretch_is_found_wherever_it_begins(
+    crashed: tuple[Path, list[BodyRef]], size: int, decoy: bytes
+) -> None:
+    folder, refs = crashed
+    [segment] = list_segments(folder)
+    whole = segment.path.read_bytes()
+    damage = b"\x55" * size + decoy
+    segment.path.write_bytes(whole[: refs[2].offset] + damage + whole[refs[2].offset :])
+    with segment.path.open("rb") as file:
+        found = list(walk(file.fileno()))
+    members = [item for item in found if isinstance(item, Member) and item.data.startswith(b"WARC/")]
+    assert len(members) == len(refs) + 1
+    assert members[3].offset == refs[2].offset + len(damage)
 
 
 # -- every damage is noticed ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from base64 import b32encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from amble.domain.record import IndexFacts, NewRecord, ReplayableBlock, StoredRecord
 
@@ -39,6 +40,7 @@ _TRUNCATED = {
     "framing": "unspecified",
 }
 
+_NO_MARKS = str.maketrans("", "", "-:TZ.")
 _RECORD_ID = re.compile(r"<urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}>\Z")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 _TRANSFER_ENCODING = re.compile(rb"\n(?:transfer-encoding)[ \t]*:", re.IGNORECASE)
@@ -86,6 +88,7 @@ def is_record_id(value: str) -> bool:
     return _RECORD_ID.match(value) is not None
 
 
+@lru_cache(maxsize=64)  # the records of one page share their date
 def date(wall_s: float) -> str:
     """WARC-Date with milliseconds, in UTC (clause 5.4; RFC 3339)."""
     return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -93,12 +96,12 @@ def date(wall_s: float) -> str:
 
 def timestamp(wall_s: float) -> str:
     """The 14-digit UTC time of CDX lines and file names."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y%m%d%H%M%S")
+    return timestamp_of(date(wall_s))
 
 
 def timestamp_of(warc_date: str) -> str:
     """The 14-digit time of a WARC-Date."""
-    return re.sub(r"[^0-9]", "", warc_date[:19])
+    return warc_date[:19].translate(_NO_MARKS)
 
 
 def sha1_label(digest: bytes) -> str:

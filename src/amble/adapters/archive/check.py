@@ -75,10 +75,13 @@ def _verify_members(segment: Segment, file: int, expected: list[bytes]) -> Itera
     name = segment.path.name
     warcinfo_id = ""
     ids: set[str] = set()
+    tail: Damage | None = None
     for found in walk(file):
+        if tail is not None:
+            yield Problem(name, tail.offset, f"{tail.reason} ({tail.end - tail.offset} bytes)")
+            tail = None
         if isinstance(found, Damage):
-            if segment.sealed or found.end < os.fstat(file).st_size:
-                yield Problem(name, found.offset, f"{found.reason} ({found.end - found.offset} bytes)")
+            tail = found  # in a segment that is still written it is a problem only if something whole follows
             continue
         try:
             stored = warc.read_record(found.data)
@@ -92,6 +95,8 @@ def _verify_members(segment: Segment, file: int, expected: list[bytes]) -> Itera
         line = line_of(stored, found, segment.file_name)
         if line is not None:
             expected.append(line)
+    if tail is not None and segment.sealed:
+        yield Problem(name, tail.offset, f"{tail.reason} ({tail.end - tail.offset} bytes)")
     if not warcinfo_id and segment.sealed:
         yield Problem(name, 0, "the segment does not begin with a warcinfo record")
 

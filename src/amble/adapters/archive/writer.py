@@ -216,29 +216,18 @@ class SegmentWriter:
         serial = self._next_serial
         if serial > _LENGTH_MAX:
             raise ArchiveUnavailable(f"archive {self._folder}: no segment numbers left")
-        segment = new_segment(
-            self._folder, warc.timestamp(now), serial, f"{socket.gethostname()}~{os.getpid()}"
-        )
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = os.open(segment.path, flags, 0o644)
-        try:
-            recovery.lock(file, segment)
-            journal = os.open(segment.journal_path, flags, 0o644)
-        except BaseException:
-            os.close(file)
-            segment.path.unlink(missing_ok=True)
-            raise
-        self._next_serial = serial + 1
-        growing = self._growing = _Growing(segment, file, journal, warc.record_id(self._entropy.token(16)))
+        tag = f"{socket.gethostname()}~{os.getpid()}"
+        segment = new_segment(self._folder, warc.timestamp(now), serial, tag)
+        warcinfo_id = warc.record_id(self._entropy.token(16))
         fields = {
             "software": f"amble/{__version__}",
             "format": "WARC File Format 1.1",
             "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
             **self._info,
         }
-        first = warc.warcinfo(
-            record_id=growing.warcinfo_id, date_s=now, filename=segment.file_name, fields=fields
-        )
+        first = warc.warcinfo(record_id=warcinfo_id, date_s=now, filename=segment.file_name, fields=fields)
+        growing = self._growing = _open(segment, warcinfo_id)
+        self._next_serial = serial + 1
         _stage_member(growing, first, warc.written_head(first).data)
         return growing
 
@@ -275,6 +264,20 @@ class SegmentWriter:
         except OSError:
             pass  # recovery removes it
         self._retire()
+
+
+def _open(segment: Segment, warcinfo_id: str) -> _Growing:
+    """Create the files of a new segment and hold them. Raises OSError and ArchiveUnavailable; then nothing is left."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = os.open(segment.path, flags, 0o644)
+    try:
+        recovery.lock(file, segment)
+        journal = os.open(segment.journal_path, flags, 0o644)
+    except BaseException:
+        os.close(file)
+        segment.path.unlink(missing_ok=True)
+        raise
+    return _Growing(segment, file, journal, warcinfo_id)
 
 
 def _stage_member(growing: _Growing, record: NewRecord, head: bytes) -> None:
