@@ -62,17 +62,34 @@ class _Wild:
     glob: Glob
 
 
-class RuleSet:
-    """Compiled rules of one robots.txt for one agent. Immutable after construction."""
+def _escapes_unreserved(pattern: str) -> bool:
+    return any(chr(int(match[1], 16)) in _UNRESERVED for match in _TRIPLET.finditer(pattern))
 
-    __slots__ = ("_exact", "_lengths", "_plain", "_wild")
+
+def _as_written(text: str) -> str:
+    """Escapes kept, only their hex digits in one case."""
+    return _TRIPLET.sub(lambda match: match[0].upper(), text) if "%" in text else text
+
+
+class RuleSet:
+    """Compiled rules of one robots.txt for one agent. Immutable after construction.
+
+    Equivalent escapes count as equal (RFC 9309 2.2.2), with one exception where readers of the RFC differ and doubt
+    closes: an Allow that escapes unreserved characters opens only paths that are written the same way.
+    """
+
+    __slots__ = ("_exact", "_lengths", "_literal", "_plain", "_wild")
 
     def __init__(self, rules: RobotsRules) -> None:
         self._plain: dict[str, tuple[bool, str]] = {}
         self._exact: dict[str, tuple[int, bool, str]] = {}
+        self._literal: list[_Wild] = []
         wild: dict[str, _Wild] = {}
         for allow, pattern in rules.rules:
-            self._add(allow, pattern, wild)
+            if allow and _escapes_unreserved(pattern):
+                self._add_literal(pattern)
+            else:
+                self._add(allow, pattern, wild)
         self._lengths = sorted({len(prefix) for prefix in self._plain}, reverse=True)
         self._wild = sorted(wild.values(), key=lambda rule: (-rule.length, not rule.allow))
 
@@ -92,6 +109,12 @@ class RuleSet:
             if allow or key not in wild:
                 wild[key] = _Wild(length, allow, pattern, glob_of(stars, anchored=anchored))
 
+    def _add_literal(self, pattern: str) -> None:
+        anchored = pattern.endswith("$")
+        parts = [_as_written(part) for part in (pattern[:-1] if anchored else pattern).split("*")]
+        length = len("*".join(map(_comparable, parts))) + anchored
+        self._literal.append(_Wild(length, True, pattern, glob_of(parts, anchored=anchored)))
+
     def allows(self, path: str) -> tuple[bool, str]:
         """(allowed, the pattern that decided; "" where none matches) for the path and query of a canonical URL.
 
@@ -100,7 +123,7 @@ class RuleSet:
         """
         if path == ROBOTS_PATH:
             return True, ""
-        path = _comparable(path or "/")
+        written, path = path, _comparable(path or "/")
         length, allowed, text = self._longest_plain(path)
         exact = self._exact.get(path)
         if exact is not None and (exact[0], exact[1]) > (length, allowed):
@@ -109,8 +132,17 @@ class RuleSet:
             if (rule.length, rule.allow) <= (length, allowed):
                 break
             if rule.glob.matches(path):
-                return rule.allow, rule.text
-        return allowed, text
+                length, allowed, text = rule.length, rule.allow, rule.text
+                break
+        return self._opened(written, length) or (allowed, text)
+
+    def _opened(self, written: str, length: int) -> tuple[bool, str] | None:
+        """The literal Allow that is at least as long as what decided so far, if one matches the path as written."""
+        if not self._literal:
+            return None
+        written = _as_written(written)
+        matching = [rule for rule in self._literal if rule.length >= length and rule.glob.matches(written)]
+        return (True, max(matching, key=lambda rule: rule.length).text) if matching else None
 
     def _longest_plain(self, path: str) -> tuple[int, bool, str]:
         for length in self._lengths:
