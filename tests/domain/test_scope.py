@@ -125,3 +125,17 @@ def test_sitemaps_and_feeds_may_stand_outside_folder_and_include_patterns_but_no
         assert rejected is not None
         assert rejected.reason is Reason.OUT_OF_SCOPE
     assert Scope(ScopeKind.HOST, ["http://a.example/"]).judge_auxiliary("http://a.example/feed") is None
+
+
+@pytest.mark.parametrize(
+    ("seed", "url", "within"),
+    [
+        ("https://example.org/", "https://www.example.org/a", True),
+        ("https://www.example.org/", "http://example.org/a", True),
+        ("https://example.org/", "https://www2.example.org/", False),
+        ("https://example.org/", "https://docs.example.org/", False),
+        ("http://127.0.0.1/", "http://127.0.0.2/", False),
+    ],
+)
+def test_a_host_and_its_www_twin_are_one_scope(seed: str, url: str, *, within: bool) -> None:
+    assert (Scope(ScopeKind.HOST, [seed]).judge(url) is None) is within

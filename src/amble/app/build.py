@@ -41,6 +41,7 @@ from amble.domain.attempt import Edge
 from amble.domain.decision import Reason, Rejected
 from amble.domain.errors import AmbleError, CrawlFolderBusy, CrawlFolderUnusable
 from amble.domain.fetched import BodyRef
+from amble.domain.frontier import Verdict as Admission
 from amble.domain.manifest import Link, RobotsRules
 from amble.domain.policy import ParseLimits
 from amble.domain.report import Capture
@@ -342,7 +343,15 @@ class _Seeder:
     async def admit(self) -> int:
         """How many seeds were admitted now."""
         outcomes = await self._gate.admit_seeds(self._seeds)
-        return len(outcomes)
+        for outcome in outcomes:
+            if outcome.rejected is not None:
+                self._log.event(
+                    "seed.rejected",
+                    seed=outcome.given,
+                    reason=outcome.rejected.reason.value,
+                    detail=outcome.rejected.detail,
+                )
+        return sum(outcome.verdict is Admission.ADMITTED for outcome in outcomes)
 
 
 class _StatusFile:

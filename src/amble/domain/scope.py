@@ -49,7 +49,8 @@ class Scope:
     """What belongs to one crawl. Immutable.
 
     `seeds` are canonical URLs. `hosts` belong too, whatever the kind; "*.example.org" stands for every host below
-    example.org. HOST: the seeds' hosts, under any scheme and port. SITE: their registrable domains. PREFIX: what lies
+    example.org. HOST: the seeds' hosts with and without "www.", under any scheme and port, since most sites redirect from
+    one to the other. SITE: their registrable domains. PREFIX: what lies
     below the folder of a seed, under either scheme. ANY: everything.
     """
 
@@ -72,7 +73,8 @@ class Scope:
         self._sites: set[str] = set()
         self._prefixes: tuple[str, ...] = ()
         if kind is ScopeKind.HOST:
-            self._hosts |= {host_of(seed) for seed in seeds}
+            for seed in seeds:
+                self._hosts |= _twins(host_of(seed))
         elif kind is ScopeKind.SITE:
             self._sites = {site_of(host_of(seed)) for seed in seeds}
         elif kind is ScopeKind.PREFIX:
@@ -118,6 +120,13 @@ class Scope:
         if self._sites:
             return site_of(host) in self._sites
         return bool(self._prefixes) and url[url.index("://") + 3 :].startswith(self._prefixes)
+
+
+def _twins(host: str) -> set[str]:
+    """A host name and the same name with or without "www."; an address stands alone."""
+    if host.startswith("[") or "." not in host or host.rpartition(".")[2].isdigit():
+        return {host}
+    return {host, host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"}
 
 
 def _folder_of(url: str) -> str:
