@@ -20,7 +20,7 @@ from amble.adapters.sandbox.pool import SandboxPool
 from amble.domain.policy import ParseLimits
 from amble.domain.url import Canonicalizer, base_of
 from amble.formats import html
-from amble.formats.fingerprint import Fingerprinter
+from amble.formats.fingerprint import fingerprint
 from amble.formats.head import Head
 from amble.formats.registry import Answer, ExtractionSettings, Registry
 from amble.ports import ParseTask
@@ -95,7 +95,7 @@ def steps(body: bytes) -> Iterator[tuple[str, float]]:
 
     links, base = walk().links, base_of(URL)
     text = document.to_text(html._PLAIN)
-    fingerprinter = Fingerprinter()
+    utf8 = text.encode()
     registry = Registry(limits, ExtractionSettings())
     answer = Answer(URL, 0, 200, HEAD, body)
     reading = registry.read(answer)
@@ -106,7 +106,7 @@ def steps(body: bytes) -> Iterator[tuple[str, float]]:
     yield "resolve links", cpu_us(lambda: links.resolve(canonicalizer, base, None))
     yield "visible text", cpu_us(lambda: document.to_text(html._PLAIN))
     yield "main text", cpu_us(document.main_text)
-    yield "fingerprint", cpu_us(lambda: fingerprinter.of(text, len(text)))
+    yield "fingerprint", cpu_us(lambda: fingerprint(utf8))
     yield "reply encoded", cpu_us(lambda: encoder.encode(reading))
     yield "all of it", cpu_us(lambda: encoder.encode(registry.read(answer)))
 

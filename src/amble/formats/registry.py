@@ -21,7 +21,7 @@ from amble.domain.url import CANONICALIZER_VERSION, Canonicalizer, QueryPolicy, 
 from amble.formats import robots_txt, sniff, text
 from amble.formats.decode import Decoded, Undecodable, decode
 from amble.formats.directives import header_bits
-from amble.formats.fingerprint import Fingerprinter
+from amble.formats.fingerprint import fingerprint
 from amble.formats.head import Head
 from amble.formats.html import NOTE_MAIN_IS_TEXT, HtmlReader
 
@@ -111,7 +111,6 @@ class Registry:
         self._settings = settings
         self._tokens = tuple(token.lower() for token in settings.agent_tokens)
         self._canonicalizer = Canonicalizer(settings.query_policy)
-        self._fingerprinter = Fingerprinter()
         self._html = HtmlReader(
             limits, self._canonicalizer, agent_tokens=self._tokens, follow_images=settings.follow_images
         )
@@ -202,7 +201,7 @@ class Registry:
             language=page.language,
             directives=page.directives | self._header_directives(facts.head),
             canonical=page.canonical,
-            fingerprint=self._fingerprinter.of(page.text, len(text_utf8)),
+            fingerprint=fingerprint(text_utf8),
             text_bytes=len(text_utf8),
             main_bytes=len(main_utf8),
             decoded_bytes=len(facts.body),
@@ -219,7 +218,7 @@ class Registry:
         manifest = msgspec.structs.replace(
             reading.manifest,
             charset=page.charset,
-            fingerprint=self._fingerprinter.of(page.text, len(text_utf8)),
+            fingerprint=fingerprint(text_utf8),
             text_bytes=len(text_utf8),
             main_bytes=len(text_utf8),
         )
