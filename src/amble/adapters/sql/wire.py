@@ -109,7 +109,7 @@ class StoreWire(FrontierCalls):
                     self._resolve(payload)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, IndexError) as error:
             ending = StoreBroken(f"the store process answered nonsense: {error}")
         self._end(ending)
 
@@ -118,7 +118,7 @@ class StoreWire(FrontierCalls):
         self.on_trouble(self.trouble)
 
     def _resolve(self, payload: bytes) -> None:
-        group = self._sent.popleft()
+        group = self._sent[0]  # stays here until all of it is understood: `_end` tells whoever still waits
         for (operation, waiter), (refused, reply) in zip(group, decode_replies(payload), strict=True):
             if waiter.done():
                 continue  # the caller no longer waits; the operation is applied all the same
@@ -126,6 +126,7 @@ class StoreWire(FrontierCalls):
                 waiter.set_exception(StoreBroken(decode_text(reply)))
             else:
                 waiter.set_result(REPLY_DECODERS[type(operation)].decode(reply))
+        self._sent.popleft()
         if not self._sent and not self._pending:
             self._settled.set()
         self._schedule()
