@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from amble.domain.attempt import Lease, RobotsState, UrlKind
 from amble.domain.frontier import Applied, Complete, RecordParsed
-from amble.domain.manifest import NOINDEX, ManifestKey, ParseManifest, RobotsRules
+from amble.domain.manifest import NOINDEX, ParseManifest, RobotsRules
 from amble.domain.policy import Policy
 from amble.domain.revisit import ONCE, FreshnessClass, next_due_ms
 from amble.domain.robots import RobotsDecision, RobotsOutcome, decide_answer, decide_failure, still_serving
@@ -42,7 +42,6 @@ class Completion:
     frontier: Frontier
     book: RobotsBook
     policy: Policy
-    generation: int
     store_now_ms: Callable[[], int]
     freshness: FreshnessClass = ONCE
 
@@ -51,17 +50,13 @@ class Completion:
         manifest = extracted.parsed.manifest
         return RecordParsed(
             key=lease.key,
-            extraction_generation=self.generation,
+            extraction_generation=extracted.generation,
             ref=extracted.manifest_ref,
             links=len(manifest.links),
             content_kind=manifest.content_kind,
             text_ref=extracted.text_ref,
             title=manifest.title,
         )
-
-    def manifest_key(self, lease: Lease) -> ManifestKey:
-        """The key under which discovery consumes the links."""
-        return ManifestKey(lease.key.url_id, lease.key.attempt, self.generation)
 
     async def record_parsed(self, lease: Lease, extracted: Extracted) -> Applied:
         """The manifest exists."""
@@ -76,7 +71,7 @@ class Completion:
         return await self.frontier.complete(
             Complete(
                 key=lease.key,
-                extraction_generation=self.generation,
+                extraction_generation=extracted.generation,
                 publish=not withheld,
                 canonical=manifest.canonical,
                 directives=manifest.directives,
@@ -102,7 +97,7 @@ class Completion:
         return await self.frontier.complete(
             Complete(
                 key=lease.key,
-                extraction_generation=self.generation,
+                extraction_generation=extracted.generation,
                 publish=False,
                 robots=state,
                 robots_ttl_ms=decision.ttl_ms,

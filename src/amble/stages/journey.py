@@ -17,8 +17,10 @@ from amble.domain.decision import Category, Reason, Refusal
 from amble.domain.errors import ArchiveBroken
 from amble.domain.fetched import Fetched
 from amble.domain.frontier import Applied, ParseStrike, Resumable
+from amble.domain.manifest import ManifestKey
 from amble.domain.url import Canonicalizer, base_of
-from amble.ports import Archive, FetchFailure, Permit, Reply, Telemetry
+from amble.formats import manifest_json
+from amble.ports import Archive, FetchFailure, Parsed, Permit, Reply, Telemetry
 from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import REDIRECTS, Fetcher, trouble_of
@@ -205,23 +207,37 @@ class Extract:
             await self._finish(source, extracted)
 
     async def resume(self, work: Resumable) -> None:
-        """Go on from the stored body of an earlier life; nothing is fetched again."""
+        """Go on from what an earlier life stored: the manifest if there is one, else the body. Nothing is fetched."""
         source = await self._from_archive(work.lease, work.fetched, work.strikes)
-        if source is not None:
+        if source is None:
+            return
+        if work.manifest is None:
             await self.run(source)
+            return
+        stored = manifest_json.decode(await self.archive.read(work.manifest))
+        extracted = Extracted(
+            parsed=Parsed(manifest=stored.manifest),
+            generation=work.extraction_generation,
+            manifest_ref=work.manifest,
+            text_ref=None,
+        )
+        await asyncio.gather(self.completion.complete(source, extracted), self._discover(source, extracted))
 
     async def _finish(self, source: Source, extracted: Extracted) -> None:
-        lease, manifest = source.lease, extracted.parsed.manifest
         await asyncio.gather(
-            self.completion.record_parsed(lease, extracted),
+            self.completion.record_parsed(source.lease, extracted),
             self.completion.complete(source, extracted),
-            self.discovery.consume(
-                self.completion.manifest_key(lease),
-                manifest.links,
-                depth=lease.depth,
-                hops=lease.hops,
-                directives=manifest.directives,
-            ),
+            self._discover(source, extracted),
+        )
+
+    async def _discover(self, source: Source, extracted: Extracted) -> None:
+        lease, manifest = source.lease, extracted.parsed.manifest
+        await self.discovery.consume(
+            ManifestKey(lease.key.url_id, lease.key.attempt, extracted.generation),
+            manifest.links,
+            depth=lease.depth,
+            hops=lease.hops,
+            directives=manifest.directives,
         )
 
     async def _from_archive(self, lease: Lease, fetched: Fetched, strikes: int) -> Source | None:
@@ -229,6 +245,10 @@ class Extract:
         assert fetched.body_ref is not None, "FETCHED is never committed without a body reference"
         try:
             record = await self.archive.read(fetched.body_ref)
+            head = record.http_head
+            if fetched.ref is not None and fetched.ref != fetched.body_ref and not fetched.not_modified:
+                # Identical bytes were stored before, but the header block of this answer is its own.
+                head = (await self.archive.read(fetched.ref)).http_head
         except ArchiveBroken as broken:
             self.telemetry.event("archive.broken", url=lease.url, detail=str(broken))
             await self.extraction.frontier.parse_strike(
@@ -238,7 +258,7 @@ class Extract:
         return Source(
             lease=lease,
             fetched=fetched,
-            head=record.http_head,
+            head=head,
             body=StoredBody(record.payload, fetched.digest or b""),
             record_id=record.record_id,
             strikes=strikes,

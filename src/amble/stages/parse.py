@@ -93,7 +93,12 @@ class Extraction:
             except ArchiveUnavailable as trouble:
                 self.health.report(Reason.ARCHIVE_UNAVAILABLE, str(trouble))
                 await self.health.probe_until_well(Reason.ARCHIVE_UNAVAILABLE, self.archive.probe)
-        return Extracted(parsed=parsed, manifest_ref=refs[0], text_ref=refs[1] if len(refs) > 1 else None)
+        return Extracted(
+            parsed=parsed,
+            generation=self.pool.generation,
+            manifest_ref=refs[0],
+            text_ref=refs[1] if len(refs) > 1 else None,
+        )
 
     def _records(self, source: Source, parsed: Parsed) -> list[NewRecord]:
         url, now_s = source.lease.url, self.clock.wall_s()

@@ -31,5 +31,6 @@ class Extracted:
     """A durable manifest: what the child found, and where manifest and text lie."""
 
     parsed: Parsed
+    generation: int  # extraction generation of the parse
     manifest_ref: BodyRef
     text_ref: BodyRef | None
