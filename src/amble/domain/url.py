@@ -17,7 +17,7 @@ any str has an answer, a Reason or a canonical URL (ASCII, at most `CANONICAL_CH
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -25,6 +25,13 @@ import xxhash
 from upa_url import URL
 
 from amble.domain.decision import Reason
+
+# The optional C module: hrefs resolved in one call, None for each that needs the parser. None where it was not built.
+resolve_plain: Callable[[list[str], str], list[str | None]] | None
+try:
+    from amble._native import resolve_plain
+except ImportError:
+    resolve_plain = None
 
 CANONICALIZER_VERSION = 1
 
@@ -81,11 +88,18 @@ class QueryPolicy:
 class Base:
     """A parsed base URL for resolving the links of one document. Made by `base_of`."""
 
-    __slots__ = ("text", "whatwg")
+    __slots__ = ("directory", "is_plain", "root", "text", "whatwg")
 
     def __init__(self, whatwg: URL) -> None:
         self.whatwg = whatwg
         self.text: str = whatwg.href
+        # Up to the last slash of its path: what a relative link is put behind.
+        self.directory = _directory_of(self.text)
+        # Up to the first: a URL that begins so has an origin that needs no further look. "" where it is not canonical.
+        root = self.directory[: self.directory.index("/", 8) + 1]
+        self.root = root if _is_canonical_origin(root[:-1]) else ""
+        # Whether a canonical path behind the directory makes a canonical URL.
+        self.is_plain = bool(self.root) and _normal_percent(self.directory) == self.directory
 
     def __repr__(self) -> str:
         return f"Base({self.text!r})"
@@ -101,6 +115,15 @@ def base_of(url: str) -> Base | Reason:
     if parsed.username or parsed.password:
         return Reason.HAS_USERINFO
     return Base(parsed)
+
+
+def _directory_of(text: str) -> str:
+    path = text.partition("#")[0].partition("?")[0]
+    return path[: path.rindex("/") + 1]
+
+
+def _is_canonical_origin(origin: str) -> bool:
+    return _without_final_dot(origin) == origin and len(host_of(origin)) <= HOST_CHARS_MAX
 
 
 class Canonicalizer:
@@ -139,33 +162,34 @@ class Canonicalizer:
             # The binding takes no lone surrogates; a browser would see U+FFFD in their place.
             return self.canon(_scalar(href), base)
         text: str = url.href
-        if not text.startswith(("https://", "http://")):
-            return Reason.SCHEME_UNSUPPORTED
-        if "@" in text and (url.username or url.password):
-            return Reason.HAS_USERINFO
         if "#" in text:
             text = text[: text.index("#")]
-        return self._polish(text)
-
-    def _polish(self, text: str) -> str | Reason:
-        """amble's policy over a WHATWG serialization without userinfo and fragment."""
-        slash = text.find("/", 8)
-        if text[slash - 1] == "." or ".:" in text or ".." in text or "//." in text:
-            origin = _without_final_dot(text[:slash])
-            if origin is None:
-                return Reason.NOT_A_URL
-            text = origin + text[slash:]
+        if base is None or not base.root or not text.startswith(base.root):
+            checked = _with_canonical_origin(text, url)
+            if isinstance(checked, Reason):
+                return checked
+            text = checked
         if "%" in text:
             text = _normal_percent(text)
+        return self._by_policy(text)
+
+    def canon_many(self, hrefs: list[str], base: Base, charset: str | None = None) -> list[str | Reason]:
+        """`canon` of each of `hrefs`: the same answers, at a fraction of the time where the C module is there."""
+        if resolve_plain is None or not base.is_plain:
+            return [self.canon(href, base, charset) for href in hrefs]
+        # What is plain has no character in its query that depends on `charset`.
+        return [
+            self.canon(href, base, charset) if url is None else self._by_policy(url)
+            for href, url in zip(hrefs, resolve_plain(hrefs, base.directory), strict=True)
+        ]
+
+    def _by_policy(self, text: str) -> str | Reason:
+        """The query policy over a URL that is canonical otherwise."""
         if "?" in text:
             text = self._clean_query(text)
         if self._sites:
             text = self._clean_by_site(text)
-        if len(text) > CANONICAL_CHARS_MAX:
-            return Reason.URL_TOO_LONG
-        if slash > HOST_CHARS_MAX and len(host_of(text)) > HOST_CHARS_MAX:
-            return Reason.NOT_A_URL
-        return text
+        return text if len(text) <= CANONICAL_CHARS_MAX else Reason.URL_TOO_LONG
 
     def _clean_query(self, text: str) -> str:
         mark = text.index("?")
@@ -198,6 +222,23 @@ class Canonicalizer:
             ]
             before = before[:slash] + "/".join(segments)
         return _with_query(before, _kept(mark + query, droppable, keep)) if mark else before
+
+
+def _with_canonical_origin(text: str, url: URL) -> str | Reason:
+    """`text`, the serialization of `url`, with its origin as amble knows it."""
+    if not text.startswith(("https://", "http://")):
+        return Reason.SCHEME_UNSUPPORTED
+    if "@" in text and (url.username or url.password):
+        return Reason.HAS_USERINFO
+    slash = text.find("/", 8)
+    if text[slash - 1] == "." or ".:" in text or ".." in text or "//." in text:
+        origin = _without_final_dot(text[:slash])
+        if origin is None:
+            return Reason.NOT_A_URL
+        text = origin + text[slash:]
+    if slash > HOST_CHARS_MAX and len(host_of(text)) > HOST_CHARS_MAX:
+        return Reason.NOT_A_URL
+    return text
 
 
 def _parse(url: str, base: URL | None) -> URL | Reason:

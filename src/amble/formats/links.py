@@ -60,21 +60,18 @@ class RawLinks:
         self, canonicalizer: Canonicalizer, base: Base, charset: str | None
     ) -> tuple[list[Link], dict[str, int]]:
         """Distinct canonical links in document order, and how many hrefs were dropped for which reason."""
-        canon = canonicalizer.canon
+        hrefs = [href for href in self.found if href and href[0] != "#"]
         merged: dict[str, RawLink] = {}
         dropped: Counter[str] = Counter()
-        for href, raw in self.found.items():
-            if not href or href[0] == "#":
-                dropped[SAME_DOCUMENT] += 1
-                continue
-            url = canon(href, base, charset)
+        if len(hrefs) < len(self.found):
+            dropped[SAME_DOCUMENT] = len(self.found) - len(hrefs)
+        for href, url in zip(hrefs, canonicalizer.canon_many(hrefs, base, charset), strict=True):
             if isinstance(url, Reason):
                 dropped[url.value] += 1
                 continue
-            twin = merged.get(url)
-            if twin is None:
-                merged[url] = raw
-            else:
+            raw = self.found[href]
+            twin = merged.setdefault(url, raw)
+            if twin is not raw:
                 twin.rel &= raw.rel
                 twin.anchor = twin.anchor or raw.anchor
         links = [Link(url, int(raw.edge), raw.rel, raw.anchor) for url, raw in merged.items()]
