@@ -1,4 +1,4 @@
-"""The composition root: the one place that chooses adapters and wires a crawl from its configuration."""
+"""The composition root of a crawl: chooses its adapters and wires it from its configuration."""
 
 from __future__ import annotations
 
@@ -6,50 +6,32 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from ipaddress import ip_network
 from pathlib import Path
 
 import msgspec
 
 from amble import __version__
-from amble.adapters.archive.check import verify as verify_archive
 from amble.adapters.archive.directory import DirectoryArchive
-from amble.adapters.archive.reader import SegmentReader
 from amble.adapters.archive.writer import ArchiveLimits
 from amble.adapters.net.resolver import DnsResolver
 from amble.adapters.net.transport import Http1Transport
 from amble.adapters.sandbox.pool import SandboxPool
-from amble.adapters.sinks.jsonl import JsonlSink
-from amble.adapters.sinks.stream import JsonlStream
-from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.lock import Busy, FolderLock, acquire
 from amble.adapters.sql.process import StoreProcess
 from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
-from amble.app.config import CrawlConfig
+from amble.app.config import CrawlConfig, scope_of
 from amble.app.crawl import Crawl, Parts
-from amble.app.doctor import examine
-from amble.app.findings import ExportResult, Finding, Verdict
-from amble.app.folder import FRONTIER_NAME
+from amble.app.layout import Folder
 from amble.app.progress import Progress
-from amble.app.verify import Judge, check_captures
-from amble.domain.attempt import Edge
-from amble.domain.decision import Reason, Rejected
-from amble.domain.errors import AmbleError, CrawlFolderBusy, CrawlFolderUnusable
-from amble.domain.fetched import BodyRef
+from amble.domain.decision import Reason
+from amble.domain.errors import CrawlFolderBusy
 from amble.domain.frontier import Verdict as Admission
-from amble.domain.manifest import Link, RobotsRules
-from amble.domain.policy import ParseLimits
-from amble.domain.report import Capture
-from amble.domain.robots import RuleSet
-from amble.domain.scope import Scope
-from amble.domain.traps import judge_distance, judge_shape
 from amble.domain.url import Canonicalizer, host_of
-from amble.formats import manifest_json
 from amble.formats.registry import ExtractionSettings
 from amble.ports import ResolveFailure
 from amble.stages.admit import LinkSettings, UrlGate
@@ -61,71 +43,15 @@ from amble.stages.health import Health
 from amble.stages.journey import Dispatch, Extract
 from amble.stages.lease import Scheduler
 from amble.stages.parse import Extraction
-from amble.stages.publish import Publisher
 from amble.stages.rules import RobotsBook
 from amble.stages.store import Recorder
 from amble.upkeep.expire import Expiry
 
-ARCHIVE_NAME = "archive"
-RUN_NAME = "run"
-LOCK_NAME = "lock"
-STATUS_NAME = "status.json"
-LOG_NAME = "events.jsonl"
-SPOOL_NAME = "spool"
 # FETCHED pages that may wait for a parser, for each child, before dispatch slows down.
 BACKLOG_PER_CHILD = 24
 BACKLOG_MIN = 48
 # rel=nofollow is obeyed: whoever wrote it does not vouch for the target, and a polite crawler need not insist.
-# A name that exists nowhere: what counts is that the server says so.
-DOCTOR_HOST = "amble-doctor.invalid"
 LINKS = LinkSettings(follow_rel_nofollow=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    """The paths of one crawl folder."""
-
-    root: Path
-
-    @property
-    def frontier(self) -> Path:
-        """The SQLite file."""
-        return self.root / FRONTIER_NAME
-
-    @property
-    def archive(self) -> Path:
-        """The WARC segments."""
-        return self.root / ARCHIVE_NAME
-
-    @property
-    def run(self) -> Path:
-        """Lock, log, status: what belongs to the running process."""
-        return self.root / RUN_NAME
-
-    @property
-    def status(self) -> Path:
-        """Progress of the running crawl, rewritten every second."""
-        return self.run / STATUS_NAME
-
-    def make(self) -> None:
-        """Create what is missing. Raises CrawlFolderUnusable."""
-        try:
-            for path in (self.root, self.archive, self.run, self.run / SPOOL_NAME):
-                path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CrawlFolderUnusable(
-                f"{self.root}: {error.strerror}; mend its permissions or name another folder with --out"
-            ) from error
-
-    def lock(self) -> FolderLock:
-        """Own the folder. Raises CrawlFolderBusy naming the pid of whoever does."""
-        got = acquire(self.run / LOCK_NAME)
-        if isinstance(got, Busy):
-            who = f"process {got.pid}" if got.pid else "another process"
-            raise CrawlFolderBusy(
-                f"{self.root} is being crawled by {who}; stop it, or name another folder with --out"
-            )
-        return got
 
 
 async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
@@ -147,9 +73,9 @@ Wire = Callable[[contextlib.AsyncExitStack], Parts]
 async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExitStack) -> Wire:
     policy = config.policy
     clock, entropy = SystemClock(), SystemEntropy()
-    lock = folder.lock()
+    lock = _own(folder)
     stack.callback(lock.release)
-    log = EventLog(str(folder.run / LOG_NAME))
+    log = EventLog(str(folder.log))
     stack.callback(log.close)
     health = Health(clock, log)
     frontier = await StoreProcess.start(folder.frontier, _store_settings(config), lock_fd=lock.fd)
@@ -178,7 +104,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     transport = Http1Transport(
         policy.fetch,
         config.user_agent,
-        folder.run / SPOOL_NAME,
+        folder.spool,
         tls_verify="strict" if config.tls_verify else "fallback",
         ca_file=Path(config.tls_ca_file) if config.tls_ca_file else None,
     )
@@ -187,7 +113,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     log.event("crawl.opened", version=__version__, epoch=takeover.epoch, pid=os.getpid())
 
     canonicalizer = Canonicalizer()
-    gate_keeper = UrlGate(frontier, policy, _scope(config), canonicalizer, links=LINKS)
+    gate_keeper = UrlGate(frontier, policy, scope_of(config), canonicalizer, links=LINKS)
     book = RobotsBook(archive)
     fence = Fence(takeover.epoch)
     scheduler = Scheduler(frontier=frontier, clock=clock, policy=policy, epoch=takeover.epoch)
@@ -225,7 +151,6 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         frontier=frontier,
         book=book,
         policy=policy,
-        generation=pool.generation,
         store_now_ms=scheduler.store_now_ms,
     )
     discovery = Discovery(gate=gate_keeper, archive=archive)
@@ -270,6 +195,17 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     return wire
 
 
+def _own(folder: Folder) -> FolderLock:
+    """Own the folder. Raises CrawlFolderBusy naming the pid of whoever does."""
+    got = acquire(folder.lock)
+    if isinstance(got, Busy):
+        who = f"process {got.pid}" if got.pid else "another process"
+        raise CrawlFolderBusy(
+            f"{folder.root} is being crawled by {who}; stop it, or name another folder with --out"
+        )
+    return got
+
+
 def _store_settings(config: CrawlConfig) -> StoreSettings:
     origin, urls = config.policy.origin, config.policy.urls
     return StoreSettings(
@@ -279,11 +215,6 @@ def _store_settings(config: CrawlConfig) -> StoreSettings:
         urls_per_origin_max=urls.urls_per_origin_max,
         urls_per_fetched_page=urls.urls_per_fetched_page,
     )
-
-
-def _scope(config: CrawlConfig) -> Scope:
-    scope = config.scope
-    return Scope(scope.kind, config.seeds, include=scope.include, exclude=scope.exclude, hosts=scope.hosts)
 
 
 def _hosts_allowed(config: CrawlConfig) -> list[str]:
@@ -368,123 +299,3 @@ class _StatusFile:
             draft.replace(self._path)
         except OSError:
             pass
-
-
-def open_reports(root: Path) -> SqliteReports:
-    """Read-only questions about the crawl in `root`, running or not. Raises CrawlFolderUnusable."""
-    folder = Folder(root=root)
-    if not folder.frontier.is_file():
-        raise CrawlFolderUnusable(f"{root}: there is no crawl here (no {FRONTIER_NAME}); name its folder")
-    return SqliteReports(folder.frontier)
-
-
-def read_robots_rules(root: Path, ref: BodyRef) -> RuleSet:
-    """The robots rules stored at `ref`. Raises ArchiveBroken."""
-    reader = SegmentReader(Folder(root=root).archive)
-    try:
-        return RuleSet(manifest_json.decode(reader.read(ref)).manifest.robots or RobotsRules())
-    finally:
-        reader.close()
-
-
-def export_jsonl(root: Path, target: Path | None) -> ExportResult:
-    """Write every document that `target` does not hold yet; None: all of them to standard output.
-
-    Raises SinkUnavailable, SinkBroken, ArchiveBroken.
-    """
-    reader = SegmentReader(Folder(root=root).archive)
-    sink = JsonlSink(target) if target is not None else JsonlStream(sys.stdout.buffer)
-    try:
-        with open_reports(root) as reports:
-            publisher = Publisher(publications=reports, records=reader, sink=sink)
-            written = publisher.run()
-            return ExportResult(
-                documents=written, position=sink.position(), target=str(target) if target else "-"
-            )
-    finally:
-        sink.close()
-        reader.close()
-
-
-def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
-    """Every problem of a crawl folder, readable: archive, frontier, and the two against each other."""
-    folder = Folder(root=root)
-    open_reports(root).close()
-    yield from map(str, verify_archive(folder.archive))
-    reader = SegmentReader(folder.archive)
-    try:
-        with SqliteCheck(folder.frontier) as frontier:
-            yield from frontier.problems()
-            yield from check_captures(frontier, reader.read, _judge_of(config))
-    finally:
-        reader.close()
-
-
-def _judge_of(config: CrawlConfig) -> Judge:
-    scope, limits = _scope(config), config.policy.urls
-
-    def judge(url: str, link: Link, capture: Capture) -> Rejected | None:
-        redirect = link.edge == Edge.REDIRECT
-        depth = capture.depth + (0 if redirect else 1)
-        hops = capture.hops + 1 if redirect else 0
-        return (
-            scope.judge(url)
-            or judge_shape(url, limits)
-            or judge_distance(depth=depth, hops=hops, limits=limits)
-        )
-
-    return judge
-
-
-def doctor(place: Path, config: CrawlConfig) -> list[Finding]:
-    """What this machine lacks for crawling, one finding each."""
-    return examine(place, (_sandbox_finding, lambda: _resolver_finding(config)))
-
-
-def _sandbox_finding() -> Finding:
-    async def look() -> dict[str, list[str]]:
-        pool = await SandboxPool.open(limits=ParseLimits(), size=1)
-        try:
-            return pool.confinement
-        finally:
-            await pool.close()
-
-    try:
-        held = asyncio.run(look())
-    except AmbleError as error:
-        return Finding(
-            name="sandbox",
-            verdict=Verdict.PROBLEM,
-            detail=str(error),
-            fix="see the message; no page can be parsed",
-        )
-    detail = "parser children are held by " + (", ".join(held["holding"]) or "nothing")
-    if held["missing"]:
-        return Finding(
-            name="sandbox",
-            verdict=Verdict.NOTE,
-            detail=f"{detail}; not by {', '.join(held['missing'])}",
-            fix="a newer kernel confines hostile pages better",
-        )
-    return Finding(name="sandbox", verdict=Verdict.GOOD, detail=detail)
-
-
-def _resolver_finding(config: CrawlConfig) -> Finding:
-    async def look() -> ResolveFailure | None:
-        resolver = DnsResolver([config.resolver] if config.resolver else [], SystemClock())
-        try:
-            answer = await resolver.resolve(DOCTOR_HOST)
-            return answer if isinstance(answer, ResolveFailure) else None
-        finally:
-            await resolver.close()
-
-    name = config.resolver or "the system's name server"
-    failure = asyncio.run(look())
-    if failure is not None and failure.unavailable:
-        return Finding(
-            name="resolver",
-            verdict=Verdict.PROBLEM,
-            detail=f"{name} does not answer: {failure.detail}",
-            fix="mend the network, or name another with --resolver ADDR:PORT",
-        )
-    return Finding(name="resolver", verdict=Verdict.GOOD, detail=f"{name} answers")

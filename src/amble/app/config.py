@@ -23,6 +23,7 @@ from amble.domain.decision import Reason
 from amble.domain.destination import judge
 from amble.domain.errors import ConfigErrors
 from amble.domain.policy import Policy, RobotsPolicy, ScopeKind
+from amble.domain.scope import Scope
 from amble.domain.url import Canonicalizer, host_of
 
 # A list of seeds is small beside a frontier, but it is read into memory as a whole.
@@ -106,6 +107,12 @@ class CrawlConfig:
         config = configure(resolve(layers, problems), seeds, problems)
         complain(problems)
         return config
+
+
+def scope_of(config: CrawlConfig) -> Scope:
+    """The judge of how far a crawl may go."""
+    scope = config.scope
+    return Scope(scope.kind, config.seeds, include=scope.include, exclude=scope.exclude, hosts=scope.hosts)
 
 
 def complain(problems: Sequence[str]) -> None:

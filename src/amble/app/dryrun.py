@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_network
 
-from amble.app.config import CrawlConfig
+from amble.app.config import CrawlConfig, scope_of
 from amble.domain.decision import Reason
 from amble.domain.destination import judge
 from amble.domain.report import UrlExplanation
 from amble.domain.robots import ROBOTS_PATH, RobotsOutcome, RuleSet
-from amble.domain.scope import Scope
 from amble.domain.traps import judge_shape
 from amble.domain.url import Canonicalizer, host_of, split
 
@@ -77,12 +76,11 @@ def dry_run(text: str, config: CrawlConfig, known: UrlExplanation | None, rules:
 def _scope(url: str, config: CrawlConfig) -> Step:
     if not config.seeds:
         return _unknown("scope", "", "no crawl folder is given, so there are no seeds to compare with")
-    chosen = config.scope
-    scope = Scope(
-        chosen.kind, config.seeds, include=chosen.include, exclude=chosen.exclude, hosts=chosen.hosts
-    )
+    scope = scope_of(config)
     rejected = scope.judge_seed(url) if url in config.seeds else scope.judge(url)
-    return _no("scope", rejected.reason, rejected.detail) if rejected else _yes("scope", chosen.kind.value)
+    return (
+        _no("scope", rejected.reason, rejected.detail) if rejected else _yes("scope", config.scope.kind.value)
+    )
 
 
 def _shape(url: str, config: CrawlConfig) -> Step:

@@ -1,6 +1,6 @@
 """The crawl folder as people see it: which folder a command means, its amble.toml and its seeds.txt.
 
-The frontier, the archive and the lock in it belong to `app/build.py`. Files are replaced whole and synced, so that a
+The frontier, the archive and the lock in it stand in `app/layout.py`. Files are replaced whole and synced, so that a
 crash leaves the old or the new one.
 """
 

@@ -44,12 +44,12 @@ def _states() -> dict[str, Any]:
 
 def status(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     """How a crawl stands: pages, queue, failures and their reasons, what it waits for."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.faces import output, tables
 
     place = crawl_folder.find(folder)
-    with build.open_reports(place) as reports:
+    with reading.open_reports(place) as reports:
         answer = reports.status()
     pid = crawl_folder.running_pid(place)
     if as_json:
@@ -69,8 +69,8 @@ def urls(
     as_json: JsonOption = False,
 ) -> int:
     """The known URLs, by state or origin, with the reason of those that failed or were skipped."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.domain.errors import ConfigErrors
     from amble.faces import tables
 
@@ -78,7 +78,7 @@ def urls(
         raise ConfigErrors([f"--state {state!r} is not accepted: give one of {', '.join(_states())}"])
     wanted = _states()[state.lower()] if state is not None else None
     key = _origin_key(origin) if origin is not None else None
-    with build.open_reports(crawl_folder.find(folder)) as reports:
+    with reading.open_reports(crawl_folder.find(folder)) as reports:
 
         def piece(after: int, most: int) -> list[UrlLine]:
             return reports.urls(state=wanted, origin=key, limit=most, after=after)
@@ -89,11 +89,11 @@ def urls(
 
 def failed(folder: FolderArgument = None, limit: LimitOption = 100, as_json: JsonOption = False) -> int:
     """The URLs that failed for good: what went wrong, after how many tries."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.faces import tables
 
-    with build.open_reports(crawl_folder.find(folder)) as reports:
+    with reading.open_reports(crawl_folder.find(folder)) as reports:
 
         def piece(after: int, most: int) -> list[UrlLine]:
             return reports.failed(limit=most, after=after)
@@ -167,15 +167,15 @@ def readable(line: UrlLine) -> dict[str, Any]:
 
 def why(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) -> int:
     """Everything about one URL: where it stands, why, what it waits for until when, and its history."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.app.dryrun import dry_run
     from amble.faces import output, tables
     from amble.faces.exits import ExitCode
 
     canonical = _canonical(url)
     place = crawl_folder.find(out)
-    with build.open_reports(place) as reports:
+    with reading.open_reports(place) as reports:
         known = reports.explain(canonical)
     _, config = crawl_folder.settings_of(place, os.environ)
     unknown = known.line is None
@@ -205,8 +205,8 @@ def _canonical(text: str) -> str:
 
 def check(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) -> int:
     """Whether a URL would be fetched, as a dry run: canonical form, scope, bounds, destination, robots if at hand."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.app.dryrun import canonical_of, dry_run
     from amble.domain.decision import Reason
     from amble.domain.errors import ConfigErrors
@@ -223,7 +223,7 @@ def check(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) 
     canonical = canonical_of(url)
     known = None
     if place is not None and not isinstance(canonical, Reason):
-        with build.open_reports(place) as reports:
+        with reading.open_reports(place) as reports:
             known = reports.explain(canonical)
     rules = _rules(place, known.origin) if place is not None and known is not None else None
     run = dry_run(url, config, known, rules)
@@ -242,11 +242,11 @@ def _dry_run_facts(run: Any) -> dict[str, Any]:
 
 def _rules(folder: Path, origin: OriginLine | None) -> RuleSet | None:
     """The robots rules that the crawl holds for an origin, None where there are none at hand."""
-    from amble.app import build
+    from amble.app import reading
 
     if origin is None or origin.robots_rules is None:
         return None
-    return build.read_robots_rules(folder, origin.robots_rules)
+    return reading.read_robots_rules(folder, origin.robots_rules)
 
 
 def config_show(folder: FolderArgument = None, as_json: JsonOption = False) -> int:

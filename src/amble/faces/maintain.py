@@ -29,8 +29,8 @@ def export(
     as_json: JsonOption = False,
 ) -> int:
     """Write the documents of a crawl. Again and again: a file is continued, and each document is in it once."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.domain.errors import ConfigErrors
     from amble.faces import output, text
 
@@ -38,13 +38,13 @@ def export(
         raise ConfigErrors([f"--to {to!r} is not accepted: give one of {', '.join(TARGETS)}"])
     place = crawl_folder.find(folder)
     if file == "-":
-        result = build.export_jsonl(place, None)
+        result = reading.export_jsonl(place, None)
         sys.stdout.flush()
     else:
         target = Path(file) if file is not None else place / "export" / "documents.jsonl"
         if target.is_dir():
             raise ConfigErrors([f"--file {target}: that is a folder; name a file in it"])
-        result = build.export_jsonl(place, target)
+        result = reading.export_jsonl(place, target)
     told = f"{text.plural(result.documents, 'document')} written to {text.safe(result.target)}"
     if as_json and file != "-":
         output.write_json(result)
@@ -55,15 +55,15 @@ def export(
 
 def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     """Check a crawl from outside: every record, digest and index line of its archive, every state of its frontier."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.faces import output, text
     from amble.faces.exits import ExitCode
 
     place = crawl_folder.find(folder)
     _, config = crawl_folder.settings_of(place, os.environ)
     found = 0
-    for problem in build.verify(place, config):
+    for problem in reading.verify(place, config):
         found += 1
         if as_json:
             output.write_json({"problem": problem})
@@ -78,8 +78,8 @@ def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
 
 def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     """Whether this machine is fit for crawling: Python, libraries, sandbox, files, disk, clock, name server."""
-    from amble.app import build
     from amble.app import folder as crawl_folder
+    from amble.app import reading
     from amble.app.findings import Verdict
     from amble.faces import output, tables
     from amble.faces.exits import ExitCode
@@ -87,7 +87,7 @@ def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     place = folder if folder is not None else Path()
     own = place if crawl_folder.is_crawl_folder(place) else None
     _, config = crawl_folder.settings_of(own, os.environ)
-    findings = build.doctor(place, config)
+    findings = reading.doctor(place, config)
     if as_json:
         output.write_json({"findings": findings})
     else:
