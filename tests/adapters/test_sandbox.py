@@ -225,7 +225,7 @@ LIES = {
     "another generation": "say('done', 1, manifest(extraction_generation=1), b'', None, 1)",
     "text it does not own up to": "say('done', 1, manifest(), b'text', None, 1)",
     "too much text": "say('done', 1, manifest(text_bytes=5000000, main_bytes=5000000), b'x' * 5000000, None, 1)",
-    "too many links": "say('done', 1, manifest(links=[['http://a/', 1]] * 20001), b'', None, 1)",
+    "too many links": "say('done', 1, manifest(links=[['http://a/', 1]] * 50001), b'', None, 1)",
 }
 
 

@@ -49,7 +49,7 @@ async def test_a_child_imports_formats_and_domain_only(report: Ready) -> None:
     own = {name for name in modules if name.startswith("amble.")}
     assert all(
         name.startswith(("amble.domain", "amble.formats", "amble.adapters.sandbox"))
-        or name == "amble.adapters"
+        or name in ("amble.adapters", "amble._native")
         for name in own
     )
     assert "amble.ports" not in modules

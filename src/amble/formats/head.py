@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 # A transport bounds the block before it is stored (FetchLimits); these hold for a block from anywhere else.
-HEAD_BYTES_MAX = 256 * 1024
+HEAD_BYTES_MAX = 128 * 1024
 FIELDS_MAX = 1024
 # Links and directives beyond these are noise or an attack.
 LINK_TARGETS_MAX = 64

@@ -18,12 +18,13 @@ from amble.domain.decision import Reason
 from amble.domain.manifest import Link, ParseManifest, RobotsRules
 from amble.domain.policy import ParseLimits
 from amble.domain.url import CANONICALIZER_VERSION, Canonicalizer, QueryPolicy, base_of
-from amble.formats import robots_txt, sniff, text
+from amble.formats import listing, robots_txt, sniff, text
 from amble.formats.decode import Decoded, Undecodable, decode
 from amble.formats.directives import header_bits
 from amble.formats.fingerprint import fingerprint
 from amble.formats.head import Head
 from amble.formats.html import NOTE_MAIN_IS_TEXT, HtmlReader
+from amble.formats.links import NOTE_TRUNCATED, RawLinks
 
 # Grows with every change of what any reader returns for the same bytes.
 EXTRACTION_VERSION = 1
@@ -37,7 +38,7 @@ EMPTY = "empty"
 ROBOTS = "robots"
 
 _REDIRECT_STATUSES = frozenset({300, 301, 302, 303, 307, 308})
-# A tracking query policy with thousands of sites would not fit a start message; operators have a handful.
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class ExtractionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +119,8 @@ class Registry:
             ROBOTS: self._read_robots,
             sniff.HTML: self._read_html,
             sniff.TEXT: self._read_text,
+            sniff.FEED: self._read_feed,
+            sniff.SITEMAP: self._read_sitemap,
         }
 
     def read(self, answer: Answer) -> Reading | Undecodable:
@@ -127,7 +130,10 @@ class Registry:
         early = self._read_by_status(answer, head, media)
         if early is not None:
             return early
-        decoded = decode(answer.body, head.listed("content-encoding"), self._limits.decoded_bytes_max)
+        bytes_max = listing.BYTES_MAX if answer.kind == UrlKind.SITEMAP else self._limits.decoded_bytes_max
+        decoded = decode(answer.body, head.listed("content-encoding"), bytes_max)
+        if answer.kind == UrlKind.SITEMAP and isinstance(decoded, Decoded):
+            decoded, media = _without_archive(decoded, media, bytes_max)
         match decoded:
             case Undecodable():
                 return decoded
@@ -162,19 +168,56 @@ class Registry:
             return Reading(self._manifest(answer, EMPTY, media, notes=notes))
         else:
             kind = sniff.content_kind(media.media_type, body)
+            if answer.kind == UrlKind.SITEMAP and kind == sniff.TEXT:
+                kind = sniff.SITEMAP
         reader = self._readers.get(kind, self._read_facts_only)
         return reader(_Facts(answer, head, media, kind, body, notes))
 
     def _read_robots(self, facts: _Facts) -> Reading:
         rules = robots_txt.parse(facts.body, self._settings.agent_tokens)
+        sitemaps = RawLinks(self._limits.links_max)
+        for href in rules.sitemaps:
+            sitemaps.add(href, Edge.SITEMAP)
+        return self._with_links(facts, sitemaps, robots=rules)
+
+    def _read_sitemap(self, facts: _Facts) -> Reading:
+        is_xml = facts.media.media_type != "text/plain" or facts.body.lstrip()[:1] == b"<"
+        found = (
+            listing.read_sitemap(facts.body)
+            if is_xml
+            else listing.read_sitemap_text(facts.body, facts.media.charset)
+        )
+        return self._with_links(facts, found.links, notes=found.notes)
+
+    def _read_feed(self, facts: _Facts) -> Reading:
+        found = listing.read_feed(facts.body)
+        title = " ".join(found.title.split())[: self._limits.title_chars_max]
+        return self._with_links(facts, found.links, notes=found.notes, title=title)
+
+    def _with_links(
+        self,
+        facts: _Facts,
+        raw: RawLinks,
+        *,
+        notes: tuple[str, ...] = (),
+        title: str = "",
+        robots: RobotsRules | None = None,
+    ) -> Reading:
+        """The reading of a body that is a list of URLs."""
+        reading = self._read_facts_only(facts)
+        base = base_of(facts.answer.url)
+        links, dropped = (
+            ([], {}) if isinstance(base, Reason) else raw.resolve(self._canonicalizer, base, None)
+        )
+        truncated = (NOTE_TRUNCATED,) if raw.truncated else ()
         return Reading(
-            self._manifest(
-                facts.answer,
-                ROBOTS,
-                facts.media,
-                notes=facts.notes,
-                decoded_bytes=len(facts.body),
-                robots=rules,
+            msgspec.structs.replace(
+                reading.manifest,
+                links=links,
+                dropped=dropped,
+                title=title,
+                robots=robots,
+                notes=[*facts.notes, *notes, *truncated],
             )
         )
 
@@ -268,7 +311,6 @@ class Registry:
         dropped: dict[str, int] | None = None,
         notes: list[str] | None = None,
         decoded_bytes: int = 0,
-        robots: RobotsRules | None = None,
     ) -> ParseManifest:
         return ParseManifest(
             extraction_generation=self.generation,
@@ -279,5 +321,16 @@ class Registry:
             dropped=dropped or {},
             notes=notes or [],
             decoded_bytes=decoded_bytes,
-            robots=robots,
         )
+
+
+def _without_archive(
+    decoded: Decoded, media: sniff.ContentType, bytes_max: int
+) -> tuple[Decoded | Undecodable, sniff.ContentType]:
+    """A sitemap may be a gzip file besides any content coding (sitemaps.org); what is in it has no type but its own."""
+    if decoded.body[:2] != _GZIP_MAGIC:
+        return decoded, media
+    inner = decode(decoded.body, ["gzip"], bytes_max)
+    if isinstance(inner, Decoded):
+        inner = Decoded(inner.body, (*decoded.notes, *inner.notes))
+    return inner, sniff.ContentType("", media.charset)

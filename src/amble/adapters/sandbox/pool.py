@@ -134,8 +134,10 @@ class SandboxPool:
         if self._pause is not None:
             self._pause.cancel()
         self._refuse_waiting("the parser pool is closed")
-        for child in list(self._children):
+        children = list(self._children)
+        for child in children:
             child.kill(ParseFailure("crashed", "the parser pool was closed"))
+        for child in children:
             await child.gone
 
     # --- children taken and given back ----------------------------------------------------------------------------

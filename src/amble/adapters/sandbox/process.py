@@ -32,6 +32,8 @@ from amble.adapters.sandbox.wire import (
 )
 from amble.domain.manifest import ParseManifest
 from amble.domain.policy import ParseLimits
+from amble.formats.head import HEAD_BYTES_MAX
+from amble.formats.listing import URLS_MAX
 from amble.ports import Parsed, ParseFailure, ParseTask
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
@@ -157,7 +159,8 @@ class ParserProcess:
         self._number += 1
         self._body_bytes = body_bytes
         self._set_wall(self._limits.wall_s)
-        self._send(Task(self._number, task.url, task.kind, task.status, task.head, body_bytes, cut))
+        head = task.head[:HEAD_BYTES_MAX]
+        self._send(Task(self._number, task.url, task.kind, task.status, head, body_bytes, cut))
         return future
 
     def _set_wall(self, seconds: float) -> None:
@@ -189,7 +192,8 @@ class ParserProcess:
         except OSError:
             return  # it is dying: its end will be reported
         if sent != len(frame):
-            # Cannot happen while heads are bounded and the child reads: whatever it does instead, it is not reading.
+            # A task fits the buffer of a child that reads; settings beyond it would be an operator's whole list of sites.
+            self.last_words = "its settings do not fit the socket"
             self.kill(ParseFailure("crashed", "the child does not take its task"))
 
     # --- what the loop reports ----------------------------------------------------------------------------------
@@ -278,7 +282,7 @@ class ParserProcess:
             return "more text than the limit"
         if manifest.text_bytes != len(text) or manifest.main_bytes != len(main):
             return "text of another length than the manifest says"
-        if len(manifest.links) > limits.links_max:
+        if len(manifest.links) > max(limits.links_max, URLS_MAX):
             return "more links than the limit"
         return ""
 

@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import zlib
+from collections.abc import Iterator
 
 import brotli
 import msgspec
@@ -29,6 +30,8 @@ from amble.formats.registry import Answer, Registry
 
 # Trees are freed by reference counts; what cycles leave behind is collected every so many pages.
 PAGES_PER_COLLECTION = 256
+
+_WARM_UP_URL = "http://warm.up/"
 
 
 class Channel:
@@ -109,31 +112,31 @@ class Reader:
         for name in QUERY_CODECS:
             "é".encode(name, "replace")
             codecs.getincrementaldecoder(name)
-        plain = b"<!doctype html><title>w</title><a href=/w rel=nofollow>" + b"word " * 40 + b"\xe9"
-        for coding, body in (
-            ("gzip", gzip.compress(plain)),
-            ("gzip", gzip.compress(plain)[:-9] + b"broken---"),
-            ("deflate", zlib.compress(plain)),
-            ("br", brotli.compress(plain)),
-            ("zstd", zstandard.compress(plain)),
-            ("identity", plain),
-        ):
-            for media in (
-                b"text/html",
-                b"text/html; charset=shift_jis",
-                b"text/plain",
-                b"application/xml",
-                b"",
-            ):
-                head = b"HTTP/1.1 200 OK\r\ncontent-encoding: %s\r\ncontent-type: %s\r\n\r\n"
-                answer = Answer(
-                    "http://warm.up/", UrlKind.PAGE, 200, head % (coding.encode(), media), body, cut=False
-                )
-                self._registry.read(answer)
-        for kind in UrlKind:
-            self._registry.read(
-                Answer("http://warm.up/", kind, 200, b"HTTP/1.1 200 OK\r\n\r\n", plain, cut=False)
-            )
+        for coding, media, body in _warm_up_bodies():
+            head = b"HTTP/1.1 200 OK\r\ncontent-encoding: %s\r\ncontent-type: %s\r\n\r\n" % (coding, media)
+            for kind in UrlKind:
+                self._registry.read(Answer(_WARM_UP_URL, kind, 200, head, body))
+
+
+def _warm_up_bodies() -> Iterator[tuple[bytes, bytes, bytes]]:
+    """(content coding, media type, body) of answers that between them need all of the readers."""
+    page = b"<!doctype html><title>w</title><a href=/w rel=nofollow>" + b"word " * 40 + b"\xe9"
+    for media in (b"text/html", b"text/html; charset=shift_jis", b"text/plain", b""):
+        yield b"identity", media, page
+    for encoding in (b"utf-8", b"windows-1251", b"nonsense"):
+        declaration = b'<?xml version="1.0" encoding="%s"?>' % encoding
+        yield (
+            b"identity",
+            b"text/xml",
+            declaration + b"<rss><channel><item><link>http://w/</link></item></channel></rss>",
+        )
+        yield b"identity", b"text/xml", declaration + b"<urlset><url><loc>http://w/</loc></url></urlset>"
+    yield b"gzip", b"text/html", gzip.compress(page)
+    yield b"gzip", b"text/html", gzip.compress(page)[:-9] + b"broken---"
+    yield b"deflate", b"text/html", zlib.compress(page)
+    yield b"br", b"text/html", brotli.compress(page)
+    yield b"br", b"text/html", brotli.compress(page)[:-3]
+    yield b"zstd", b"text/html", zstandard.compress(page)
 
 
 def _peak_kb() -> int:
