@@ -258,5 +258,5 @@ def test_a_crawl_without_a_page_is_not_called_finished() -> None:
         reason=EndReason.FINISHED, failed=1, failures=(ReasonCount(reason="dns_not_found", count=1),)
     )
     said = summary(result, ExitCode.NOTHING)
-    assert "Nothing could be fetched." in said
+    assert "Not a single page was fetched." in said
     assert "1 dns not found" in said

@@ -293,9 +293,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return int(ExitCode.STOPPED)
     except BrokenPipeError:
-        # Whoever read us has seen enough. Python would complain once more while it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.OK)
+        return _unread()
+    except SystemExit as exc:
+        # The parser of the command line turns a broken pipe into this by itself.
+        return _unread() if isinstance(exc.__context__, BrokenPipeError) else int(exc.code or 0)
     except Exception as exc:
         # The parser of the command line is typer's own or click's, by version; both can format their mistakes.
         message = getattr(exc, "format_message", None)
@@ -305,10 +306,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return output.say_error([f"{message().rstrip('.')}; {hint}"], ExitCode.USAGE, as_json=as_json)
 
 
+def _unread() -> int:
+    """Whoever read us has seen enough (`amble urls | head`), and that is no failure."""
+    # Python would complain once more while it closes standard output.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def _command_of(arguments: Sequence[str]) -> str:
+    """The command that a line names first, with a space behind it, "" where it names none that exists."""
     names = {
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
+    names |= {group.name for group in app.registered_groups if group.name}
     return next((f"{word} " for word in arguments[:1] if word in names), "")
 
 

@@ -408,7 +408,7 @@ class Summary:
     def _headline(self, result: CrawlResult, code: ExitCode) -> Text:
         words = _HEADLINES[result.reason.value]
         if code is ExitCode.NOTHING:
-            words = "Nothing could be fetched." if result.failed or result.excluded else words
+            words = f"Not a single page was fetched. {words}"
         style = (
             "bold green" if code is ExitCode.OK else "bold yellow" if code is ExitCode.STOPPED else "bold red"
         )
