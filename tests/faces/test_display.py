@@ -100,6 +100,16 @@ def test_the_panel_answers_a_stop_at_once() -> None:
     display.close()
 
 
+def test_a_stop_while_the_folder_opens_is_answered_too() -> None:
+    console, out = screen(80)
+    display = LiveDisplay(console, Summary(console))
+    display.opening(Path("crawl-example.org"))
+    assert "opening crawl-example.org" in out.getvalue()
+    display.stopping()
+    assert "stopping as soon as the folder is open" in out.getvalue()
+    display.close()
+
+
 def test_a_hostile_folder_name_or_trouble_cannot_steer_the_terminal() -> None:
     console, out = screen(100)
     start = Start(folder=Path("a\x1b[2Jb"), resumes=True, seeds=1, new_seeds=0, budget=Budget())

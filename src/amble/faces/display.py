@@ -58,6 +58,10 @@ class Start:
 class Display(Protocol):
     """Shows one run from its start to its end."""
 
+    def opening(self, folder: Path) -> None:
+        """The folder is being opened: locking, recovering and starting parsers takes a moment."""
+        ...
+
     def start(self, start: Start) -> None:
         """The crawl is open."""
         ...
@@ -226,13 +230,21 @@ class LiveDisplay:
         self._panel: Panel | None = None
         self._rate_at_s = -1.0
 
-    def start(self, start: Start) -> None:
+    def opening(self, folder: Path) -> None:
         """Begin to draw."""
+        words = Text.assemble(("amble ", "bold cyan"), f"opening {text.safe(str(folder))}")
+        # Drawn by our own calls and not by a thread: the picture and the crawl never race.
+        self._live = Live(words, console=self._console, auto_refresh=False, transient=True)
+        self._live.start(refresh=True)
+
+    def start(self, start: Start) -> None:
+        """Draw the panel."""
         self._summary.start = start
         self._panel = Panel(start)
-        # Drawn by our own calls and not by a thread: the picture and the crawl never race.
-        self._live = Live(self._panel, console=self._console, auto_refresh=False, transient=True)
-        self._live.start(refresh=True)
+        if self._live is None:
+            self.opening(start.folder)
+        assert self._live is not None
+        self._live.update(self._panel, refresh=True)
 
     def show(self, progress: Progress) -> None:
         """Draw one look."""
@@ -246,9 +258,13 @@ class LiveDisplay:
 
     def stopping(self) -> None:
         """Say so at once."""
-        if self._panel is not None and self._live is not None:
-            self._panel.is_stopping = True
-            self._live.refresh()
+        if self._live is None:
+            return
+        if self._panel is None:
+            self._live.update(Text("stopping as soon as the folder is open", "yellow"), refresh=True)
+            return
+        self._panel.is_stopping = True
+        self._live.refresh()
 
     def end(self, result: CrawlResult, code: ExitCode) -> None:
         """Replace the panel by the summary."""
@@ -275,6 +291,9 @@ class PlainDisplay:
         self._waits_most = 100 if verbose else 3
         self._next_s = LINE_EVERY_S
         self._trouble: str | None = None
+
+    def opening(self, folder: Path) -> None:
+        """Told with the start."""
 
     def start(self, start: Start) -> None:
         """Say where."""
@@ -340,6 +359,9 @@ class JsonDisplay:
         self._out = out
         self._quiet = quiet
         self._next_s = 0.0
+
+    def opening(self, folder: Path) -> None:
+        """Told with the start."""
 
     def start(self, start: Start) -> None:
         """The first line."""

@@ -74,6 +74,7 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopper.ask)
+    display.opening(plan.folder)
     try:
         crawl = await _open(plan)
         stopper.attach(crawl)
