@@ -1,0 +1,346 @@
+"""The line, stopped after every step: a new life falls back to the last durable bar and never further."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from amble.adapters.sandbox.pool import SandboxPool
+from amble.domain.attempt import Lease, UrlKind
+from amble.domain.decision import Reason, Refusal
+from amble.domain.frontier import Applied, OriginEffect, RecordFailed
+from amble.ports import Permit, Reply
+from amble.stages.gate import Lapsed
+from amble.stages.store import Exchange
+from amble.stages.work import Source
+from tests.support.line import POLICY, Line, Lines
+from tests.support.raw_server import RawServer, Session
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(slots=True)
+class Site:
+    """A small site; every answer can be replaced. Counts what it was asked for."""
+
+    answers: dict[str, bytes] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+
+    async def script(self, session: Session) -> None:
+        while head := await session.request():
+            path = head.split(b" ", 2)[1].decode()
+            self.asked[path] += 1
+            await session.send(self.answers.get(path) or html(f"page {path}"))
+
+
+def reply(status: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def html(text: str, *links: str) -> bytes:
+    body = f"<title>{text}</title><p>{text} in some words</p>" + "".join(
+        f'<a href="{x}">x</a>' for x in links
+    )
+    return reply("200 OK", body.encode(), "Content-Type: text/html")
+
+
+ROBOTS = reply("200 OK", b"User-agent: *\nDisallow: /private\n", "Content-Type: text/plain")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool() -> AsyncIterator[SandboxPool]:
+    opened = await SandboxPool.open(limits=POLICY.parse, size=1)
+    yield opened
+    await opened.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def site() -> AsyncIterator[tuple[Site, str]]:
+    site = Site({"/robots.txt": ROBOTS, "/": html("home", "/a", "/b", "/private")})
+    async with RawServer(site.script) as server:
+        yield site, f"http://127.0.0.1:{server.port}"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def lines(tmp_path: Path, pool: SandboxPool) -> AsyncIterator[Lines]:
+    async with Lines(tmp_path, pool) as opened:
+        yield opened
+
+
+async def robots_done(line: Line, base: str) -> None:
+    """Seed the home page and bring its origin to a robots decision."""
+    await line.seed(f"{base}/")
+    (lease,) = await line.lease()
+    assert isinstance(lease, Lease)
+    assert lease.kind == UrlKind.ROBOTS
+    source = await line.dispatch.run(lease)
+    assert source is not None
+    await line.extract.run(source)
+
+
+async def home_leased(line: Line, base: str) -> Lease:
+    await robots_done(line, base)
+    (lease,) = await line.lease()
+    assert isinstance(lease, Lease)
+    assert lease.path == "/"
+    return lease
+
+
+async def home_fetched(line: Line, base: str) -> Source:
+    source = await line.dispatch.run(await home_leased(line, base))
+    assert source is not None
+    return source
+
+
+async def finish_and_judge(line: Line, site: Site, *, home_asked: int) -> None:
+    """Whatever was left goes on to the end, with every page complete once and nothing published twice."""
+    await line.resume()
+    await line.run()
+    assert line.states() == {"/": "complete", "/a": "complete", "/b": "complete", "/private": "excluded"}
+    assert sorted(line.published()) == ["/", "/a", "/b"]
+    assert site.asked == Counter({"/": home_asked, "/a": 1, "/b": 1, "/robots.txt": 1})
+    assert line.problems() == []
+
+
+async def test_a_site_is_crawled_once_and_its_rules_are_kept(site: tuple[Site, str], lines: Lines) -> None:
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/")
+    await finish_and_judge(line, site[0], home_asked=1)
+    assert line.reason("/private") == Reason.ROBOTS_DISALLOWED
+
+
+async def test_a_crash_after_the_lease_costs_nothing(site: tuple[Site, str], lines: Lines) -> None:
+    await home_leased(await lines.next_life(), site[1])
+    line = await lines.next_life()
+    assert line.takeover.lapsed == 1
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_crash_after_the_reservation_frees_the_slot_and_keeps_the_spacing(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    permit = await line.gate.ask(await home_leased(line, site[1]))
+    assert isinstance(permit, Permit)
+    line = await lines.next_life()
+    again = (await line.scheduler.lease(10)).leases
+    assert again == [], "the start that was reserved counts, whether it happened or not"
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_crash_after_the_body_was_stored_costs_one_repeated_fetch(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    permit = await line.gate.ask(lease)
+    assert isinstance(permit, Permit)
+    answer = await line.fetcher.fetch(lease, permit)
+    assert isinstance(answer, Reply)
+    await line.recorder.store(lease, [Exchange(permit=permit, reply=answer, url=lease.url, started_s=0.0)])
+    await finish_and_judge(await lines.next_life(), site[0], home_asked=2)
+
+
+async def test_a_crash_after_fetched_parses_the_stored_body_and_fetches_nothing(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    await home_fetched(await lines.next_life(), site[1])
+    line = await lines.next_life()
+    assert [work.lease.path for work in line.takeover.resumables] == ["/"]
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_crash_after_the_manifest_was_stored_costs_one_repeated_parse(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    source = await home_fetched(line, site[1])
+    assert await line.extraction.extract(source) is not None
+    await finish_and_judge(await lines.next_life(), site[0], home_asked=1)
+
+
+async def test_a_crash_after_parsed_completes_from_the_manifest(site: tuple[Site, str], lines: Lines) -> None:
+    line = await lines.next_life()
+    source = await home_fetched(line, site[1])
+    extracted = await line.extraction.extract(source)
+    assert extracted is not None
+    assert await line.completion.record_parsed(source.lease, extracted) == Applied.APPLIED
+    line = await lines.next_life()
+    assert line.takeover.resumables[0].manifest is not None
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_crash_after_complete_discovers_from_the_manifest(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    source = await home_fetched(line, site[1])
+    extracted = await line.extraction.extract(source)
+    assert extracted is not None
+    await line.completion.record_parsed(source.lease, extracted)
+    assert await line.completion.complete(source, extracted) == Applied.APPLIED
+    assert line.states() == {"/": "complete"}
+    line = await lines.next_life()
+    assert len(line.takeover.open_manifests) == 1
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_crash_in_the_middle_of_a_manifest_goes_on_at_its_cursor(
+    site: tuple[Site, str], lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amble.stages.discover.BATCH_LINKS", 1)
+    line = await lines.next_life()
+    source = await home_fetched(line, site[1])
+    admit, calls = line.url_gate.admit_links, []
+
+    async def crash_at_the_second(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("the process is gone")
+        return await admit(*arguments, **named)
+
+    monkeypatch.setattr(line.url_gate, "admit_links", crash_at_the_second)
+    with pytest.raises(RuntimeError):
+        await line.extract.run(source)
+    line = await lines.next_life()
+    (left,) = line.takeover.open_manifests
+    assert (left.cursor, left.total) == (1, 3)
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_worker_that_wakes_after_its_replacement_changes_nothing(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    old = await lines.next_life()
+    lease = await home_leased(old, site[1])
+    # The store gives the lease to somebody else while this worker sleeps.
+    old.time.now_ms += 3_600_000
+    assert await old.frontier.expire(10) == 1
+    new = (await old.scheduler.lease(1)).leases[0]
+    assert new.key.token != lease.key.token
+    assert isinstance(await old.gate.ask(lease), Lapsed)
+    permit = await old.gate.ask(new)
+    assert isinstance(permit, Permit)
+    answer = await old.fetcher.fetch(new, permit)
+    assert isinstance(answer, Reply)
+    exchange = Exchange(permit=permit, reply=answer, url=new.url, started_s=0.0)
+    stored = await old.recorder.store(new, [exchange])
+    assert await old.recorder.record_fetched(lease, exchange, stored.fetched) == Applied.STALE
+    effect = OriginEffect(1, 0, 0, 0)
+    failed = RecordFailed(lease.key, "internal", "", None, None, effect)
+    assert await old.frontier.record_failed(failed) == Applied.STALE
+    assert await old.recorder.put_back(lease, Reason.STOPPING) == Applied.STALE
+    assert await old.recorder.record_fetched(new, exchange, stored.fetched) == Applied.APPLIED
+    assert old.problems() == []
+
+
+async def test_rules_that_change_while_a_lease_waits_are_noticed_at_the_gate(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    line.store.database.execute("UPDATE origin SET robots_version = robots_version + 1")
+    line.store.books.ledger.forget()
+    answer = await line.gate.ask(lease)
+    assert isinstance(answer, Refusal)
+    assert answer.reason is Reason.ROBOTS_CHANGED
+    assert site[0].asked["/"] == 0
+
+
+async def test_an_identical_body_is_stored_once_and_both_pages_keep_their_own_record(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    site[0].answers["/a"] = site[0].answers["/b"] = html("the same", "x")
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/a", f"{site[1]}/b")
+    await line.run()
+    rows = line.store.database.execute(
+        "SELECT u.path, f.answer, u.body_ref FROM fetch f JOIN url u ON u.id = f.url_id WHERE u.path IN ('/a', '/b')"
+    ).fetchall()
+    assert len({body for _, _, body in rows}) == 1, "one copy of the bytes"
+    assert len({answer for _, answer, _ in rows}) == 2, "two fetch records"
+    assert {"/a", "/b"} <= set(line.published())
+
+
+async def test_a_redirect_is_a_discovery_and_a_chain_ends_at_its_bound(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    for number in range(30):
+        site[0].answers[f"/r{number}"] = reply("302 Found", b"", f"Location: /r{number + 1}")
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/r0")
+    await line.run(turns=100)
+    reached = [path for path in line.states() if path.startswith("/r")]
+    assert len(reached) == 11, "the seed and ten hops"
+    assert set(line.states().values()) == {"complete"}
+
+
+async def test_a_server_error_goes_to_the_retry_lane_and_ends_as_failed(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    site[0].answers["/bad"] = reply("503 Busy", b"later")
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/bad")
+    for _ in range(20):
+        await line.run()
+        line.time.now_ms += 60_000
+    assert line.states()["/bad"] == "failed"
+    assert line.reason("/bad") == "http_server_error"
+    assert site[0].asked["/bad"] == 2
+
+
+@pytest.mark.parametrize("status", ["500 No", "503 No", "429 Too many"])
+async def test_no_page_is_asked_for_while_robots_txt_cannot_be_had(
+    site: tuple[Site, str], lines: Lines, status: str
+) -> None:
+    site[0].answers["/robots.txt"] = reply(status, b"")
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/")
+    for _ in range(10):
+        await line.run()
+        line.time.now_ms += 30_000
+    assert site[0].asked["/"] == 0
+    assert line.states() == {"/": "pending"}
+    assert line.problems() == []
+
+
+async def test_rules_come_from_where_robots_txt_was_moved_to(site: tuple[Site, str], lines: Lines) -> None:
+    site[0].answers["/robots.txt"] = reply("301 Moved", b"", "Location: /rules")
+    site[0].answers["/rules"] = ROBOTS
+    policy_free = await lines.next_life()
+    policy_free.gate.clock.sleep = _advance(policy_free)  # type: ignore[method-assign]
+    await policy_free.seed(f"{site[1]}/", f"{site[1]}/private")
+    await policy_free.run()
+    assert policy_free.states()["/private"] == "excluded"
+    assert policy_free.states()["/"] == "complete"
+
+
+def _advance(line: Line) -> Any:
+    """A hop waits for its turn: the wait passes on the store's clock at once."""
+
+    async def sleep(seconds: float) -> None:
+        line.time.now_ms += int(seconds * 1000) + 1
+
+    return sleep
+
+
+async def test_a_private_destination_is_refused_and_nothing_is_sent(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    port = site[1].rpartition(":")[2]
+    await line.seed(f"http://127.0.0.2:{port}/")
+    for _ in range(5):
+        await line.run()
+        line.time.now_ms += 60_000
+    assert site[0].asked == Counter()
+    assert line.states() == {"/": "pending"}, (
+        "its robots.txt is out of reach, so the page waits with a reason"
+    )
