@@ -23,6 +23,11 @@ from amble.formats.directives import meta_bits
 from amble.formats.head import HeaderLink
 from amble.formats.links import NOTE_TRUNCATED, RawLinks, rel_bits
 
+try:
+    from amble._native import collapse
+except ImportError:
+    from amble.formats.space import collapse
+
 NOTE_UNDECODABLE = "charset_undecodable"
 NOTE_ANCHORS = "anchors_truncated"
 NOTE_MAIN_IS_TEXT = "main_is_text"
@@ -165,14 +170,16 @@ class _Walk:
         self.notes: list[str] = []
         self._in_head = True
         self._titled = False
-        self._limits = limits
+        self._title_chars_max = limits.title_chars_max
+        self._anchor_chars_max = limits.anchor_chars_max
         self._robots_names = robots_names
         self._anchor_chars_left = ANCHOR_CHARS_TOTAL_MAX
 
     def run(self, document: Document, walked: tuple[str, ...]) -> None:
         """Visit every element whose tag is in `walked`."""
-        anchor = self._anchor
-        others: dict[str, Callable[[Element], None]] = {
+        visits: dict[str, Callable[[Element], None]] = {
+            "a": self._anchor,
+            "area": self._anchor,
             "link": self._link,
             "meta": self._meta,
             "base": self._base,
@@ -183,11 +190,7 @@ class _Walk:
             "body": self._body,
         }
         for element in document.iter_elements(walked):
-            visit = others.get(element.tag)
-            if visit is None:
-                anchor(element)
-            else:
-                visit(element)
+            visits[element.tag](element)
 
     def take_header_links(self, header_links: list[HeaderLink]) -> None:
         """Add what the HTTP Link headers say; the document's own canonical goes first."""
@@ -206,15 +209,18 @@ class _Walk:
         href = element.attr("href")
         if href is None:
             return
-        anchor = ""
-        if self._anchor_chars_left > 0:
-            whole = element.text
-            self._anchor_chars_left -= len(whole)
-            bound = self._limits.anchor_chars_max
-            # Twice the bound leaves room for the white space that collapses.
-            anchor = " ".join(whole[: 2 * bound].split())[:bound]
+        anchor = "" if self.links.has_anchor(href) else self._anchor_text(element)
         rel = element.attr("rel")
         self.links.add(href, Edge.ANCHOR, rel_bits(rel) if rel else 0, anchor)
+
+    def _anchor_text(self, element: Element) -> str:
+        if self._anchor_chars_left <= 0:
+            return ""
+        whole = element.text
+        self._anchor_chars_left -= len(whole)
+        bound = self._anchor_chars_max
+        # Twice the bound leaves room for the white space that collapses.
+        return collapse(whole[: 2 * bound], bound)
 
     def _link(self, element: Element) -> None:
         href = element.attr("href")
@@ -259,8 +265,8 @@ class _Walk:
         # <svg><title> is a tooltip.
         if not self._titled and element.namespace is Namespace.HTML:
             self._titled = True
-            bound = self._limits.title_chars_max
-            self.title = " ".join(element.text[: 4 * bound].split())[:bound]
+            bound = self._title_chars_max
+            self.title = collapse(element.text[: 4 * bound], bound)
 
     def _frame(self, element: Element) -> None:
         source = element.attr("src")

@@ -45,6 +45,11 @@ class RawLinks:
         self.links_max = links_max
         self.truncated = False
 
+    def has_anchor(self, href: str) -> bool:
+        """Whether another anchor text for `href` would be thrown away."""
+        known = self.found.get(href)
+        return known is not None and known.anchor != ""
+
     def add(self, href: str, edge: Edge, rel: int = 0, anchor: str = "") -> None:
         """Remember one occurrence."""
         known = self.found.get(href)

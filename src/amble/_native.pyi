@@ -1,0 +1,10 @@
+"""The loops over a page that cost most, in C. Optional: each has a twin in Python that defines it."""
+
+def fingerprint(utf8: bytes, /) -> int:
+    """The near-duplicate fingerprint of a text in UTF-8; defined by `amble.formats.simhash.fingerprint`."""
+
+def resolve_plain(hrefs: list[str], directory: str, /) -> list[str | None]:
+    """Hrefs resolved against `directory`, fragments cut, escapes in normal form; None for each that is not plain."""
+
+def collapse(text: str, chars_max: int, /) -> str:
+    """`text` with single spaces, at most `chars_max` characters; defined by `amble.formats.space.collapse`."""
