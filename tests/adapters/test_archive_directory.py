@@ -350,6 +350,32 @@ async def test_a_write_that_fails_stores_nothing_and_the_archive_works_again(
     assert problems(tmp_path) == []
 
 
+async def test_an_append_that_fails_by_its_own_fault_leaves_no_trace(opened: Open, tmp_path: Path) -> None:
+    archive = opened()
+    ids = Ids()
+    wrong = warc.response(
+        exchange(),
+        record_id=ids(),
+        head=HEAD,
+        body=Body(os.urandom(3 << 20)),
+        body_bytes=1 << 20,
+        sha256=bytes(32),
+    )
+    await archive.append(page(ids, 1))
+    with pytest.raises(ValueError, match="announced"):
+        await archive.append([*page(ids, 2), wrong])
+    await archive.append(page(ids, 3))
+    await archive.close()
+    assert problems(tmp_path) == []
+    [segment] = list_segments(tmp_path)
+    assert [
+        b"/page/1 " in line or b"/page/3 " in line for line in segment.index_path.read_bytes().splitlines()
+    ] == [
+        True,
+        True,
+    ]
+
+
 async def test_a_first_write_that_fails_leaves_no_segment(opened: Open, tmp_path: Path) -> None:
     archive = opened()
     with file_size_limit(100):

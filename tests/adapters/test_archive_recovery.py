@@ -221,9 +221,9 @@ def test_what_follows_a_damaged_stretch_is_found_wherever_it_begins(
     segment.path.write_bytes(whole[: refs[2].offset] + damage + whole[refs[2].offset :])
     with segment.path.open("rb") as file:
         found = list(walk(file.fileno()))
-    members = [item for item in found if isinstance(item, Member) and item.data.startswith(b"WARC/")]
-    assert len(members) == len(refs) + 1
-    assert members[3].offset == refs[2].offset + len(damage)
+    spoilt = [item for item in found if isinstance(item, Damage)]
+    assert [(item.offset, item.end) for item in spoilt] == [(refs[2].offset, refs[2].offset + len(damage))]
+    assert len(found) - len(spoilt) == 1 + len(refs)
 
 
 # -- every damage is noticed ---------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def sealed(crashed: tuple[Path, list[BodyRef]]) -> tuple[Path, list[BodyRef]]:
 
 
 def flips(size: int) -> Iterator[int]:
-    yield from range(0, size * 8, 11)
+    yield from range(0, size * 8, 19)
 
 
 def test_a_flipped_bit_anywhere_is_found_by_the_checker_or_changes_nothing(

@@ -118,6 +118,7 @@ def test_a_tail_torn_anywhere_is_cut(path: Path, tmp_path: Path) -> None:
             file.write(line[:size])
         torn = JsonlSink(copy / path.name)
         assert torn.position() == 2
+        assert numbers_in(copy / path.name) == [1, 2]
         torn.write(pairs(3))
         torn.close()
         assert numbers_in(copy / path.name) == [1, 2, 3]
