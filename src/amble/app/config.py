@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 import amble
 from amble.app.settings import SECTIONS, SETTINGS, Setting, SettingValue
 from amble.domain.decision import Reason
@@ -209,10 +207,9 @@ def check(setting: Setting, given: Given) -> _Checked | _Refused:
     """One value against what its setting accepts."""
     try:
         raw = _items(str(given.value)) if given.text and setting.kind.many else given.value
-        value: Any = setting.kind.adapter.validate_python(raw, strict=not given.text)
-    except (ValidationError, tomllib.TOMLDecodeError):
+        return _Checked(setting.kind.check(raw, given.text))
+    except (ValueError, OverflowError):
         return _Refused(_refusal(setting, given))
-    return _Checked(tuple(value) if setting.kind.many else value)
 
 
 def _refusal(setting: Setting, given: Given) -> str:

@@ -1,7 +1,7 @@
 """What a machine needs for crawling, looked at one by one: `amble doctor`.
 
 Each check is a small function that returns one finding and changes nothing. What only an adapter can tell (the
-sandbox, the name server) is handed in by `app/reading.py`.
+sandbox, the name server) is handed in by `app/probes.py`.
 """
 
 from __future__ import annotations

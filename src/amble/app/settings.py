@@ -7,11 +7,10 @@ of limits come from `domain/policy.py` and are not repeated here. No file is rea
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from amble.domain.policy import Policy, ScopeKind
 
@@ -20,12 +19,16 @@ AUTO = "auto"
 
 # A setting holds one of these; lists are tuples so that a configuration stays a value.
 SettingValue = bool | int | float | str | tuple[str, ...] | None
+# The value that was meant by one as given. The flag: it came as text (environment, command line), not from TOML.
+# Raises ValueError when it is not accepted.
+Check = Callable[[object, bool], SettingValue]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kb|mb|gb|kib|mib|gib)?", re.IGNORECASE)
 _SIZE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _TOKEN = re.compile(r"[A-Za-z_-]+")
+_ABOVE_ZERO = math.ulp(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Kind:
     """What a setting accepts: the check, the same in words, and whether it is a list."""
 
     accepts: str
-    adapter: TypeAdapter[Any]
+    check: Check
     many: bool = False
 
 
@@ -94,13 +97,6 @@ def _auto(value: object) -> object:
     return 0 if isinstance(value, str) and value.strip().lower() == AUTO else value
 
 
-def _no_bool(value: object) -> object:
-    """True is not the number 1, whatever Python thinks."""
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")
-    return value
-
-
 def _network(value: str) -> str:
     """One network in CIDR form; a bare address is the network of itself."""
     return str(ipaddress.ip_network(value.strip()))
@@ -144,77 +140,126 @@ def _token(value: str) -> str:
     return value.strip().lower()
 
 
-def _kind(accepts: str, annotation: Any, *, many: bool = False) -> Kind:
-    return Kind(accepts, TypeAdapter(annotation), many)
+def _flag(value: object, text: bool) -> bool:  # noqa: FBT001
+    words = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
+    if text and isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    if isinstance(value, bool):
+        return value
+    raise ValueError("true or false is wanted")
 
 
-_Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-_Int = Annotated[int, BeforeValidator(_no_bool)]
+def _whole(low: int, high: int, read: Callable[[object], object] = lambda value: value) -> Check:
+    """A whole number from `low` to `high`; `read` takes other spellings to a number first."""
 
-FLAG = _kind("true or false", bool)
-COUNT = _kind("a whole number, 1 or more", Annotated[_Int, Field(ge=1, le=10**12)])
-COUNT_OR_NONE = _kind("a whole number, 0 or more", Annotated[_Int, Field(ge=0, le=10**12)])
-CHILDREN = _kind(
-    f'a whole number from 1 to 256, or "{AUTO}"', Annotated[_Int, Field(ge=0, le=256), BeforeValidator(_auto)]
+    def check(value: object, text: bool) -> int:  # noqa: FBT001
+        number = read(value)
+        if text and isinstance(number, str):
+            number = int(number)
+        # True is not the number 1, whatever Python thinks.
+        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+            raise ValueError("a whole number within bounds is wanted")
+        return number
+
+    return check
+
+
+def _real(low: float, high: float, read: Callable[[object], object] = lambda value: value) -> Check:
+    """A number from `low` to `high`, which keeps nan and inf out."""
+
+    def check(value: object, text: bool) -> float:  # noqa: FBT001
+        number = read(value)
+        if text and isinstance(number, str):
+            number = float(number)
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise ValueError("a number is wanted")
+        if not low <= number <= high:
+            raise ValueError("a number within bounds is wanted")
+        return float(number)
+
+    return check
+
+
+def _or_unlimited(check: Check) -> Check:
+    def either(value: object, text: bool) -> SettingValue:  # noqa: FBT001
+        given = _unlimited(value)
+        return None if given is None else check(given, text)
+
+    return either
+
+
+def _string(check: Callable[[str], str]) -> Check:
+    def one(value: object, text: bool) -> str:  # noqa: FBT001
+        if not isinstance(value, str):
+            raise ValueError("a text is wanted")
+        return check(value)
+
+    return one
+
+
+def _each(check: Callable[[str], str]) -> Check:
+    """A list of texts."""
+    item = _string(check)
+
+    def every(value: object, text: bool) -> tuple[str, ...]:  # noqa: FBT001
+        if not isinstance(value, list):
+            raise ValueError("a list is wanted")
+        return tuple(str(item(entry, text)) for entry in value)
+
+    return every
+
+
+def _some(value: str) -> str:
+    if not value:
+        raise ValueError("something is wanted")
+    return value
+
+
+def _scope(value: str) -> str:
+    return ScopeKind(value).value
+
+
+FLAG = Kind("true or false", _flag)
+COUNT = Kind("a whole number, 1 or more", _whole(1, 10**12))
+COUNT_OR_NONE = Kind("a whole number, 0 or more", _whole(0, 10**12))
+CHILDREN = Kind(f'a whole number from 1 to 256, or "{AUTO}"', _whole(0, 256, _auto))
+CONNECTIONS = Kind("a whole number from 1 to 20000", _whole(1, 20_000))
+FACTOR = Kind("a number, 0 or more", _real(0, 1_000))
+SECONDS = Kind(
+    "seconds greater than 0, or a duration such as 90s, 15m, 2h", _real(_ABOVE_ZERO, 10**9, _seconds)
 )
-CONNECTIONS = _kind("a whole number from 1 to 20000", Annotated[_Int, Field(ge=1, le=20_000)])
-FACTOR = _kind("a number, 0 or more", Annotated[_Float, Field(ge=0, le=1_000)])
-SECONDS = _kind(
-    "seconds greater than 0, or a duration such as 90s, 15m, 2h",
-    Annotated[_Float, Field(gt=0, le=10**9), BeforeValidator(_seconds)],
+SECONDS_OR_NONE = Kind("seconds, 0 or more, or a duration such as 90s, 15m, 2h", _real(0, 10**9, _seconds))
+MILLISECONDS = Kind(
+    "milliseconds, 0 or more, or a duration such as 500ms, 2s, 1h", _whole(0, 10**12, _milliseconds)
 )
-SECONDS_OR_NONE = _kind(
-    "seconds, 0 or more, or a duration such as 90s, 15m, 2h",
-    Annotated[_Float, Field(ge=0, le=10**9), BeforeValidator(_seconds)],
+BYTES = Kind("bytes, 1 or more, or a size such as 64KiB, 10MiB", _whole(1, 2**50, _bytes))
+SEGMENT = Kind(
+    "bytes, at least 1MiB and less than 4GiB, or a size such as 512MiB", _whole(2**20, 2**32 - 1, _bytes)
 )
-MILLISECONDS = _kind(
-    "milliseconds, 0 or more, or a duration such as 500ms, 2s, 1h",
-    Annotated[_Int, Field(ge=0, le=10**12), BeforeValidator(_milliseconds)],
-)
-BYTES = _kind(
-    "bytes, 1 or more, or a size such as 64KiB, 10MiB",
-    Annotated[_Int, Field(ge=1, le=2**50), BeforeValidator(_bytes)],
-)
-SEGMENT = _kind(
-    "bytes, at least 1MiB and less than 4GiB, or a size such as 512MiB",
-    Annotated[_Int, Field(ge=2**20, lt=2**32), BeforeValidator(_bytes)],
-)
-PAGES = _kind(
-    f'a whole number, 1 or more, or "{UNLIMITED}"',
-    Annotated[Annotated[_Int, Field(ge=1, le=10**12)] | None, BeforeValidator(_unlimited)],
-)
-TIME = _kind(
+PAGES = Kind(f'a whole number, 1 or more, or "{UNLIMITED}"', _or_unlimited(_whole(1, 10**12)))
+TIME = Kind(
     f'seconds greater than 0, a duration such as 90s, 15m, 2h, or "{UNLIMITED}"',
-    Annotated[
-        Annotated[_Float, Field(gt=0, le=10**9), BeforeValidator(_seconds)] | None,
-        BeforeValidator(_unlimited),
-    ],
+    _or_unlimited(_real(_ABOVE_ZERO, 10**9, _seconds)),
 )
-SCOPE = _kind(
-    "one of " + ", ".join(kind.value for kind in ScopeKind), Literal[tuple(kind.value for kind in ScopeKind)]
+SCOPE = Kind("one of " + ", ".join(kind.value for kind in ScopeKind), _string(_scope))
+WORDS = Kind("a list of texts", _each(_some), many=True)
+TOKENS = Kind("a list of product tokens (letters, _ and - only)", _each(_token), many=True)
+NETWORKS = Kind(
+    "networks in CIDR form without host bits, such as 127.0.0.0/8 or fd00::/8", _each(_network), many=True
 )
-WORDS = _kind("a list of texts", list[Annotated[str, Field(min_length=1)]], many=True)
-TOKENS = _kind(
-    "a list of product tokens (letters, _ and - only)",
-    list[Annotated[str, AfterValidator(_token)]],
-    many=True,
-)
-NETWORKS = _kind(
-    "networks in CIDR form without host bits, such as 127.0.0.0/8 or fd00::/8",
-    list[Annotated[str, AfterValidator(_network)]],
-    many=True,
-)
-ENDPOINT = _kind(
-    "ADDRESS:PORT of a name server, such as 127.0.0.1:5353", Annotated[str, AfterValidator(_endpoint)]
-)
-AGENT = _kind(
-    "one line of printable ASCII, starting with a product token", Annotated[str, AfterValidator(_line)]
-)
-CONTACT = _kind(
-    "a web address or a mail address, such as https://you.example/bot",
-    Annotated[str, AfterValidator(_contact)],
-)
-PATH = _kind("a path", str)
+ENDPOINT = Kind("ADDRESS:PORT of a name server, such as 127.0.0.1:5353", _string(_endpoint))
+AGENT = Kind("one line of printable ASCII, starting with a product token", _string(_line))
+CONTACT = Kind("a web address or a mail address, such as https://you.example/bot", _string(_contact))
+PATH = Kind("a path", _string(str))
 
 _P = Policy()
 

@@ -65,7 +65,8 @@ def changed(text: str, values: Mapping[str, SettingValue]) -> str:
     A setting that stands there is replaced where it stands, a commented default is replaced by the value, anything
     else is added to its table, or in a new table at the end.
     """
-    lines = text.splitlines()
+    # Only what TOML takes for the end of a line: str.splitlines also breaks at characters that a string may hold.
+    lines = text.removesuffix("\n").split("\n") if text else []
     for name, value in values.items():
         setting = SETTINGS[name]
         _change(lines, setting, f"{setting.key} = {toml_value(setting, value)}")

@@ -79,7 +79,7 @@ def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
 def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     """Whether this machine is fit for crawling: Python, libraries, sandbox, files, disk, clock, name server."""
     from amble.app import folder as crawl_folder
-    from amble.app import reading
+    from amble.app import probes
     from amble.app.findings import Verdict
     from amble.faces import output, tables
     from amble.faces.exits import ExitCode
@@ -87,7 +87,7 @@ def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     place = folder if folder is not None else Path()
     own = place if crawl_folder.is_crawl_folder(place) else None
     _, config = crawl_folder.settings_of(own, os.environ)
-    findings = reading.doctor(place, config)
+    findings = probes.doctor(place, config)
     if as_json:
         output.write_json({"findings": findings})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from amble.adapters.sql.connection import Database
@@ -31,7 +31,7 @@ class Migration(NamedTuple):
 
 def available() -> list[Migration]:
     """The migrations that this code knows, in order."""
-    folder = files(__package__).joinpath("migrations/sqlite")
+    folder = Path(__file__).with_name("migrations") / "sqlite"
     found = [
         Migration(int(entry.name.removesuffix(".sql")), entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()

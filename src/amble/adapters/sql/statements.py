@@ -7,16 +7,18 @@ in it by the integers of `domain/lifecycle.py`, so that no SQL repeats the table
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
 from amble.domain.lifecycle import UrlEvent, sources, target
 
+# Beside this file: importlib.resources would cost a short command more than all its queries.
+_FOLDER = Path(__file__).parent
 _HEADER = re.compile(r"^-- (\w+)(?: \[(\w+)\])?: .+$", re.MULTILINE)
 
 
 def load(table: str) -> dict[str, str]:
     """The statements of `<table>.sql` by name, guards expanded, each one line of text."""
-    text = files(__package__).joinpath(f"{table}.sql").read_text(encoding="utf-8")
+    text = (_FOLDER / f"{table}.sql").read_text(encoding="utf-8")
     headers = list(_HEADER.finditer(text))
     found: dict[str, str] = {}
     for number, header in enumerate(headers):
