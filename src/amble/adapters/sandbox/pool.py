@@ -59,6 +59,7 @@ class SandboxPool:
         self._at_work: set[ParserProcess] = set()
         self._waiting: deque[asyncio.Future[ParserProcess]] = deque()
         self._starts_failed = 0
+        self._early_deaths = 0
         self._last_words = ""
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
@@ -123,8 +124,9 @@ class SandboxPool:
             except BaseException:
                 self._put_back(child)
                 raise
-            if not child.ended:
+            if child.usable:
                 break
+            # It ended, or is being ended, through no fault of this page: another one gets it.
         # A caller that goes away does not free the child: it comes back by itself when it has answered.
         return await child.begin(task, body_bytes, cut=cut)
 
@@ -145,6 +147,10 @@ class SandboxPool:
     async def _take(self) -> ParserProcess:
         """A warm child, in the order of asking."""
         self._refuse_if_unavailable()
+        if self._idle and not self._waiting and len(self._at_work) < self._size:
+            child = self._idle.pop()
+            self._at_work.add(child)
+            return child
         waiter: asyncio.Future[ParserProcess] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._serve()
@@ -170,7 +176,7 @@ class SandboxPool:
         if child.ended or self._closed:
             return
         if child.pages:
-            self._starts_failed = 0
+            self._starts_failed = self._early_deaths = 0
         if self._idle and self._is_worn(child):
             self.retirements += 1
             self._warm.discard(child)
@@ -217,6 +223,10 @@ class SandboxPool:
             self.deaths += 1
         if child.last_words:
             self._start_failed(child.last_words)
+        elif was_warm and child.was_never_used:
+            # Something ends children that do nothing: replacing them at once would only keep it busy.
+            self._early_deaths += 1
+            self._pause_starts(self._early_deaths)
         self._refill()
         self._serve()
 
@@ -225,8 +235,11 @@ class SandboxPool:
         self._last_words = reason
         if self._starts_failed >= STARTS_FAILED_MAX and not self._warm:
             self._refuse_waiting(self._reason())
+        self._pause_starts(self._starts_failed)
+
+    def _pause_starts(self, setbacks: int) -> None:
         if self._pause is None:
-            pause_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._starts_failed, 10))
+            pause_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(setbacks, 10))
             self._pause = asyncio.get_running_loop().call_later(pause_s, self._resume)
 
     def _resume(self) -> None:

@@ -133,6 +133,16 @@ class ParserProcess:
         """Whether a task is in hand, wanted or not."""
         return self._task is not None
 
+    @property
+    def usable(self) -> bool:
+        """Whether it lives and nobody is ending it."""
+        return not (self.ended or self._killed)
+
+    @property
+    def was_never_used(self) -> bool:
+        """Whether no task was ever begun."""
+        return self._number == 0
+
     # --- a task -------------------------------------------------------------------------------------------------
 
     async def load(self, task: ParseTask) -> tuple[int, bool]:
