@@ -439,7 +439,7 @@ static int read_directory(Directory *base, const char *text, Py_ssize_t length)
         return 0;
     const char *slash = memchr(text + base->scheme + 2, '/', (size_t)length - base->scheme - 2);
     base->origin = slash == NULL ? 0 : (size_t)(slash - text);
-    return slash != NULL;
+    return base->origin > base->scheme + 2;
 }
 
 static PyObject *none(void)

@@ -1,0 +1,237 @@
+"""The optional C module: the same answers with it and without it, for every input, and no memory touched that is not its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amble.domain import url as url_rules
+from amble.domain.decision import Reason
+from amble.domain.policy import ParseLimits
+from amble.domain.url import Canonicalizer, QueryPolicy, SiteQueryRule
+from amble.formats import html, registry, simhash, space
+from amble.formats.registry import Answer, ExtractionSettings, Reading, Registry
+from tests.domain.test_url import BASE, POLICY, REFUSED
+from tests.support import native as support
+from tests.support.native import BASES, build, check_hrefs, known_base
+
+WPT = Path(__file__).parent.parent / "data" / "wpt-url" / "urltestdata.json"
+WITHOUT = (None, simhash.fingerprint, space.collapse)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    built = build(tmp_path_factory.mktemp("native"))
+    if built is None:
+        pytest.skip("no C compiler with the headers of this Python")
+    return built
+
+
+def install(patch: pytest.MonkeyPatch, native: ModuleType | None) -> None:
+    """Let amble use `native`, or do without."""
+    resolve, fingerprint, collapse = (
+        WITHOUT if native is None else (native.resolve_plain, native.fingerprint, native.collapse)
+    )
+    patch.setattr(url_rules, "resolve_plain", resolve)
+    patch.setattr(registry, "fingerprint", fingerprint)
+    patch.setattr(html, "collapse", collapse)
+
+
+@pytest.fixture(params=["with", "without"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, request.getfixturevalue("native") if request.param == "with" else None)
+
+
+# --- links -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("either")
+def test_many_hrefs_have_the_canonical_forms_of_each() -> None:
+    cases = [(href, expected) for href, expected in POLICY]
+    cases += [(href, reason) for href, base, reason in REFUSED if base == BASE]
+    answers = Canonicalizer().canon_many([href for href, _ in cases], known_base(BASE))
+    assert list(zip([href for href, _ in cases], answers, strict=True)) == cases
+
+
+SITES = QueryPolicy(
+    sites={"example.org": SiteQueryRule(drop=frozenset({"id"}), path_parameters=frozenset({"sid"}))}
+)
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize(
+    ("href", "expected"),
+    [
+        ("/a;sid=1/b?id=3&x=1", "http://example.org/a/b?x=1"),
+        ("x;sid=1?id=3", "http://example.org/dir/x"),
+        ("//other.example/a;sid=1?id=3", "http://other.example/a;sid=1?id=3"),
+        ("/x?utm_source=1&id", "http://example.org/x"),
+    ],
+)
+def test_the_rules_of_a_site_hold_for_plain_links(href: str, expected: str) -> None:
+    assert Canonicalizer(SITES).canon_many([href], known_base("http://example.org/dir/page")) == [expected]
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("charset", [None, "shift_jis", "iso-2022-jp", "windows-1251"])
+def test_the_charset_of_a_document_reaches_its_queries(charset: str | None) -> None:
+    hrefs = ["/ä?q=ж", "/ä?q=a", "/x#ж", "?\x1b$", "/a?b c"]
+    canonicalizer, base = Canonicalizer(), known_base(BASE)
+    assert canonicalizer.canon_many(hrefs, base, charset) == [
+        canonicalizer.canon(href, base, charset) for href in hrefs
+    ]
+
+
+def test_every_vector_of_the_url_standard_resolves_alike(native: ModuleType) -> None:
+    cases = [case["input"] for case in json.loads(WPT.read_text("utf-8")) if not isinstance(case, str)]
+    own = [
+        case["base"]
+        for case in json.loads(WPT.read_text("utf-8"))
+        if not isinstance(case, str) and case.get("base")
+    ]
+    bases = {url for url in own if not isinstance(url_rules.base_of(url), Reason)} | set(BASES)
+    assert sum(check_hrefs(native, cases, known_base(url)) for url in bases) > 100 * len(bases)
+
+
+# Plain links of every shape, and how each resolves: what the module may not leave to the parser without being missed.
+PLAIN = [
+    ("/x", "https://www.example.org/x"),
+    ("/", "https://www.example.org/"),
+    ("x", "https://www.example.org/a/b/x"),
+    ("x/y.html?id=1&b=%C3%BC#top", "https://www.example.org/a/b/x/y.html?id=1&b=%C3%BC"),
+    ("./x", "https://www.example.org/a/b/x"),
+    ("../x", "https://www.example.org/a/x"),
+    ("../../../../x", "https://www.example.org/x"),
+    ("..", "https://www.example.org/a/"),
+    (".", "https://www.example.org/a/b/"),
+    ("/a/./b/../c", "https://www.example.org/a/c"),
+    ("/a//..", "https://www.example.org/a/"),
+    ("  /x y \n", "https://www.example.org/x%20y"),
+    ("/ü/%c3%bc", "https://www.example.org/%C3%BC/%C3%BC"),
+    ("//other.example", "https://other.example/"),
+    ("http://other.example?x", "http://other.example/?x"),
+    ("http://other.example/x?", "http://other.example/x?"),
+    ("https://a-b.c_d.example/x:y@z", "https://a-b.c_d.example/x:y@z"),
+]
+
+
+@pytest.mark.parametrize(("href", "expected"), PLAIN)
+def test_plain_links_need_no_parser(native: ModuleType, href: str, expected: str) -> None:
+    assert native.resolve_plain([href], "https://www.example.org/a/b/") == [expected]
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        "", "#x", "?x", "/a\tb", "/a\\b", "HTTP://a.example/", "http://A.example/", "http://a.example:80/", "http://a@b.example/",
+        "http://xn--a.example/", "http://a.xn--b/", "http://127.0.0.1/", "http://a.0x7f/", "http://a.example./", "http://.a/",
+        "http://a..b/", "http:///a", "http:a", "https:/a", "mailto:a", "a:b", "/%7e", "/%2e/", "/%zz", "/%4", "/%", "/?%", "/?'",
+        "/?ü", '/"', "/<", "/^", "/\x7f", "/\ud800", "x" * 3000, "http://ü.example/", "//", "http://",
+    ],
+)  # fmt: skip
+def test_all_others_are_left_to_the_parser(native: ModuleType, href: str) -> None:
+    assert native.resolve_plain([href], "https://www.example.org/a/b/") == [None]
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [
+        "",
+        "/",
+        "https://",
+        "https:///",
+        "http://a",
+        "ftp://a/",
+        "https://a/b",
+        "https://a/" + "b" * 3000 + "/",
+    ],
+)
+def test_a_directory_that_is_none_resolves_nothing(native: ModuleType, directory: str) -> None:
+    assert native.resolve_plain(["/x", "x", "http://b.example/"], directory) == [None] * 3
+
+
+@given(href=st.text(max_size=60), base=st.sampled_from(BASES))
+@settings(max_examples=200, deadline=None)
+def test_any_text_resolves_alike(native: ModuleType, href: str, base: str) -> None:
+    check_hrefs(
+        native,
+        [href, f"/{href}", f"//{href}", f"https://a.example/{href}", f"../{href}?{href}"],
+        known_base(base),
+    )
+
+
+def test_what_is_no_text_is_refused(native: ModuleType) -> None:
+    for call in (
+        lambda: native.resolve_plain(("/x",), "http://a/"),
+        lambda: native.resolve_plain([b"/x"], "http://a/"),
+        lambda: native.resolve_plain(["/x"], None),
+        lambda: native.fingerprint("text"),
+        lambda: native.collapse(b"text", 3),
+    ):
+        with pytest.raises((TypeError, SystemError)):
+            call()
+
+
+# --- texts -----------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_have_one_fingerprint(native: ModuleType, text: bytes) -> None:
+    assert native.fingerprint(text) == simhash.fingerprint(text)
+
+
+@pytest.mark.parametrize("words", [29, 30, 31, 770, 771, 1538, 1539, 5000, 200_000])
+def test_fingerprints_agree_at_every_bound(native: ModuleType, words: int) -> None:
+    for unit in (b"a ", b"w%d ", "日".encode(), "日 ก1".encode()):
+        text = b"".join(unit % number if b"%" in unit else unit for number in range(words))
+        assert native.fingerprint(text) == simhash.fingerprint(text)
+
+
+def test_white_space_is_what_the_interpreter_says_it_is(native: ModuleType) -> None:
+    for code in (*range(0xD800), *range(0xE000, 0x10000), 0x1F600, sys.maxunicode):
+        text = f" a{chr(code)}b{chr(code)}"
+        assert native.collapse(text, 9) == space.collapse(text, 9), hex(code)
+
+
+@given(text=st.text(max_size=80), bound=st.integers(-1, 90))
+@settings(max_examples=200, deadline=None)
+def test_any_text_collapses_alike(native: ModuleType, text: str, bound: int) -> None:
+    assert native.collapse(text, bound) == space.collapse(text, max(bound, 0))
+
+
+def test_random_input_finds_no_difference(native: ModuleType) -> None:
+    assert support.fuzz(native, seconds=2, seed=1) > 0
+
+
+# --- whole pages -----------------------------------------------------------------------------------------------
+
+PAGE = (
+    """<!doctype html><html lang=de><title> A \n title </title><link rel=canonical href=/c><p>"""
+    + "".join(
+        f"<p>some words número {i} {i * i} 日本 <a href='{href}' rel=nofollow>  link\xa0{i}\n text </a>"
+        for i, href in enumerate([href for href, _ in POLICY + PLAIN])
+    )
+)
+
+
+@pytest.mark.parametrize("url", [url for url in BASES if url == Canonicalizer().canon(url, None)])
+@pytest.mark.parametrize("charset", ["utf-8", "shift_jis"])
+def test_a_page_has_one_reading(native: ModuleType, url: str, charset: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/html; charset={charset}\r\n\r\n".encode()
+    answer = Answer(url, 0, 200, head, PAGE.encode("utf-8", "replace"))
+    readings = []
+    for module in (native, None):
+        with pytest.MonkeyPatch.context() as patch:
+            install(patch, module)
+            readings.append(Registry(ParseLimits(), ExtractionSettings()).read(answer))
+    assert isinstance(readings[0], Reading)
+    assert readings[0] == readings[1]
+    assert len(readings[0].manifest.links) > 40
+    assert readings[0].manifest.fingerprint != 0
