@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,15 @@ def test_link_headers(value: str, expected: list[HeaderLink]) -> None:
 
 def test_link_targets_are_bounded() -> None:
     assert len(head("Link: " + ", ".join(["</x>; rel=next"] * 1000)).links()) == LINK_TARGETS_MAX
+
+
+@pytest.mark.parametrize(
+    "value", ["<" * 60_000, "<a>" + " " * 60_000, "<a>" + ";x" * 30_000, '<a>;x="' * 9_000]
+)
+def test_a_hostile_header_is_read_in_one_pass(value: str) -> None:
+    started_s = time.process_time()
+    head(f"Link: {value}").links()
+    assert time.process_time() - started_s < 1.0
 
 
 @given(st.binary(max_size=500))

@@ -15,7 +15,7 @@ FIELDS_MAX = 1024
 LINK_TARGETS_MAX = 64
 
 _FOLD = re.compile("\r?\n[ \t]+")
-_LINK_TARGET = re.compile(r"<([^>]*)>((?:\s*;\s*[^\s;,=\"]+(?:\s*=\s*(?:\"[^\"]*\"|[^\s;,\"]*))?)*)")
+_LINK_TARGET = re.compile(r"<([^<>]*)>((?:\s*;\s*[^\s;,=\"]+(?:\s*=\s*(?:\"[^\"]*\"|[^\s;,\"]*))?)*)")
 _PARAMETER = re.compile(r";\s*([^\s;,=\"]+)(?:\s*=\s*(?:\"([^\"]*)\"|([^\s;,\"]*)))?")
 
 
