@@ -15,9 +15,10 @@ from amble.adapters.sandbox.pool import SandboxPool
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Reason, Refusal
 from amble.domain.frontier import Applied, OriginEffect, RecordFailed
+from amble.formats.warc import stored_head
 from amble.ports import Permit, Reply
 from amble.stages.gate import Lapsed
-from amble.stages.store import Exchange
+from amble.stages.store import Exchange, whole_head
 from amble.stages.work import Source
 from tests.support.line import POLICY, Line, Lines
 from tests.support.raw_server import RawServer, Session
@@ -344,3 +345,39 @@ async def test_a_private_destination_is_refused_and_nothing_is_sent(
     assert line.states() == {"/": "pending"}, (
         "its robots.txt is out of reach, so the page waits with a reason"
     )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\r\n" + html("after an empty line"),
+        html("folded").replace(b"Content-Type: text/html", b"Content-Type: text/html\r\nX-Folded: a\r\n b"),
+        html("bare line feeds").replace(b"\r\n", b"\n"),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/html\r\n\r\n"
+        b"15\r\n<title>chunked</title\r\n1\r\n>\r\n0\r\n\r\n",
+    ],
+    ids=["empty line first", "folded header", "bare line feeds", "chunked"],
+)
+async def test_a_sloppy_answer_is_stored_parsed_and_completed(
+    site: tuple[Site, str], lines: Lines, answer: bytes
+) -> None:
+    site[0].answers["/sloppy"] = answer
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/sloppy")
+    await line.run()
+    assert line.states()["/sloppy"] == "complete"
+    assert line.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("head", "whole"),
+    [
+        (b"", b"HTTP/0.9 200 \r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n", b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nA: b", b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n"),
+    ],
+)
+async def test_a_head_that_was_cut_is_stored_with_the_line_that_ends_it(head: bytes, whole: bytes) -> None:
+    assert whole_head(head) == whole
+    assert stored_head(whole)[0] == whole

@@ -50,6 +50,18 @@ class Stored:
     record_id: str
 
 
+def whole_head(head: bytes) -> bytes:
+    """The header block with the blank line that ends it, which a connection cut in the head has not sent.
+
+    HTTP/0.9 has no header block at all: it gets the status line that its answer stands for.
+    """
+    if not head:
+        return b"HTTP/0.9 200 \r\n\r\n"
+    if head.endswith((b"\r\n\r\n", b"\n\n", b"\n\r\n")):
+        return head
+    return head + (b"\r\n" if head.endswith(b"\n") else b"\r\n\r\n")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
     """Writes what happened to an attempt."""
@@ -230,7 +242,7 @@ class Recorder:
             answer = warc.response(
                 common,
                 record_id=response_id,
-                head=reply.head,
+                head=whole_head(reply.head),
                 body=reply.body,
                 body_bytes=reply.body.length,
                 sha256=reply.body.digest,
@@ -238,13 +250,13 @@ class Recorder:
             )
         elif reply.status == 304:
             answer = warc.revisit_not_modified(
-                common, record_id=response_id, head=reply.head, original=original
+                common, record_id=response_id, head=whole_head(reply.head), original=original
             )
         else:
             answer = warc.revisit_identical(
                 common,
                 record_id=response_id,
-                head=reply.head,
+                head=whole_head(reply.head),
                 body=reply.body,
                 sha256=reply.body.digest,
                 original=original,
