@@ -150,6 +150,17 @@ def test_an_unforeseen_error_is_one_line_and_a_log(
     assert "deep inside" in log.read_text()
 
 
+def test_an_interrupted_question_ends_like_an_interrupted_crawl(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("amble.app.folder.find", interrupted)
+    assert cli.main(["status"]) == ExitCode.STOPPED
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_several_crawls_here_are_named_to_choose_from(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("crawl-a", "crawl-b"):
         (here / name).mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -309,6 +310,16 @@ def test_a_database_that_is_none_is_one_line(crawled: Crawled) -> None:
         done = amble(*command, cwd=crawled.here)
         assert done.returncode == ExitCode.UNUSABLE, done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_crawl_whose_reader_has_gone_stops_cleanly(crawled: Crawled) -> None:
+    command = [sys.executable, "-m", "amble", "crawl", *long_crawl(crawled, "unread"), "--json"]
+    line = f"{shlex.join(command)} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=crawled.here, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert json.loads(done.stdout)["event"] == "start"
+    assert (done.returncode, done.stderr) == (ExitCode.STOPPED, "")
 
 
 def test_time_may_be_budgeted(crawled: Crawled) -> None:

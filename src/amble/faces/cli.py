@@ -30,6 +30,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# 128 + SIGINT
+_INTERRUPTED = 130
+
 _WHERE = "Where and how far"
 _POLITE = "Politeness and identity"
 _LIMITS = "Limits"
@@ -287,16 +290,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ["assertions are part of amble's safety; run Python without -O"], ExitCode.USAGE, as_json=as_json
         )
     try:
-        code = app(given, prog_name="amble", standalone_mode=False)
-        sys.stdout.flush()
-        return int(code or 0)
+        code = int(app(given, prog_name="amble", standalone_mode=False) or 0)
+        # The parser of the command line answers Ctrl-C with the shell's number for it.
+        return _flushed(int(ExitCode.STOPPED) if code == _INTERRUPTED else code)
     except KeyboardInterrupt:
-        return int(ExitCode.STOPPED)
+        return _flushed(int(ExitCode.STOPPED))
     except BrokenPipeError:
-        return _unread()
+        return _flushed(0)
     except SystemExit as exc:
         # The parser of the command line turns a broken pipe into this by itself.
-        return _unread() if isinstance(exc.__context__, BrokenPipeError) else int(exc.code or 0)
+        return _flushed(0 if isinstance(exc.__context__, BrokenPipeError) else int(exc.code or 0))
     except Exception as exc:
         # The parser of the command line is typer's own or click's, by version; both can format their mistakes.
         message = getattr(exc, "format_message", None)
@@ -306,11 +309,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return output.say_error([f"{message().rstrip('.')}; {hint}"], ExitCode.USAGE, as_json=as_json)
 
 
-def _unread() -> int:
-    """Whoever read us has seen enough (`amble urls | head`), and that is no failure."""
-    # Python would complain once more while it closes standard output.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+def _flushed(code: int) -> int:
+    """`code`, when everything is written or nobody wants to read it (`amble urls | head`), which is no failure."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more while it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _command_of(arguments: Sequence[str]) -> str:

@@ -64,9 +64,12 @@ class _Stopper:
             self._display.close()
             # No orderly end: children see their pipes close, the frontier takes up what was in flight.
             os._exit(ExitCode.FORCED)
-        self._display.stopping()
         if self._crawl is not None:
             self._crawl.stop()
+        try:
+            self._display.stopping()
+        except BrokenPipeError:
+            pass  # nobody reads; the stop itself is under way
 
 
 async def _crawl(plan: Plan, display: Display) -> ExitCode:
@@ -78,13 +81,15 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
     try:
         crawl = await _open(plan)
         stopper.attach(crawl)
-        display.start(_start(plan))
-        result = await _shown(crawl, display)
+        result = await _shown(crawl, display, _start(plan))
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
     code = exit_code_of(result)
-    display.end(result, code)
+    try:
+        display.end(result, code)
+    except BrokenPipeError:
+        pass  # nobody is left to read how it ended; the exit code still tells
     return code
 
 
@@ -112,17 +117,17 @@ def _start(plan: Plan) -> Start:
     )
 
 
-async def _shown(crawl: Crawl, display: Display) -> CrawlResult:
+async def _shown(crawl: Crawl, display: Display, start: Start) -> CrawlResult:
     """Run to the end with a look several times a second."""
     running = asyncio.ensure_future(_as_coroutine(crawl))
-    while not running.done():
-        await asyncio.wait({running}, timeout=1 / REFRESH_PER_S)
-        try:
+    try:
+        display.start(start)
+        while not running.done():
+            await asyncio.wait({running}, timeout=1 / REFRESH_PER_S)
             display.show(crawl.progress())
-        except BrokenPipeError:
-            # Nobody reads any more (`amble crawl --json | head`): that is a request to stop, not a crash.
-            crawl.stop()
-            return await running
+    except BrokenPipeError:
+        # Nobody reads any more (`amble crawl --json | head`): that is a request to stop, not a crash.
+        crawl.stop()
     return await running
 
 
