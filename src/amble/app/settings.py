@@ -314,7 +314,7 @@ _SCOPE = (
         SCOPE,
         ScopeKind.HOST.value,
         "",
-        "host: the seeds' hosts. site: their registrable domains. prefix: below the seeds' paths. any: everywhere.",
+        "host: the seeds' hosts, with and without www. site: their registrable domains. prefix: below the seeds' paths. any: everywhere.",
     ),
     _own(
         "scope.hosts",

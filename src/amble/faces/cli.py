@@ -86,7 +86,7 @@ def crawl(
         str | None,
         typer.Option(
             metavar="host|site|prefix|any",
-            help="How far from the seeds: their hosts (default), registrable domains, paths, or anywhere.",
+            help="How far from the seeds: their hosts with and without www (default), registrable domains, paths, or anywhere.",
             autocompletion=_scopes,
             rich_help_panel=_WHERE,
         ),
