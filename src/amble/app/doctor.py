@@ -35,7 +35,6 @@ _LIBRARIES = (
     "aiodns",
     "apsw",
     "brotli",
-    "fastwarc",
     "isal",
     "msgspec",
     "turbohtml",
