@@ -25,6 +25,9 @@ from amble.domain.attempt import Edge, UrlKind
 from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable
 from amble.domain.frontier import AdmitBatch, AdmitReport, Candidate, LeaseAsk
 from amble.domain.manifest import CursorAdvance, ManifestKey
+from tests.contract.frontier_rig import memory_folder
+
+tmp_path = memory_folder
 
 
 def batch(*paths: str, origin: str = "https://a.example") -> AdmitBatch:

@@ -17,6 +17,9 @@ from amble.domain.attempt import Edge, UrlKind
 from amble.domain.errors import StoreBroken, StoreUnavailable
 from amble.domain.frontier import AdmitBatch, Candidate, LeaseAsk, ReserveAsk, ReserveOutcome
 from amble.domain.manifest import CursorAdvance, ManifestKey
+from tests.contract.frontier_rig import memory_folder
+
+tmp_path = memory_folder
 
 DRIVERS: list[Driver] = ["apsw", "sqlite3"]
 A = "https://a.example"

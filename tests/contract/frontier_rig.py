@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import pytest
 
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Driver, open_reader
@@ -74,6 +77,17 @@ def answer(status: int = 200, *, digest: bytes | None = None, offset: int = 100,
 
 
 EFFECT = OriginEffect(duration_ms=120, delay_ms=DELAY, rest_ms=0, backoff_level=0)
+
+
+@pytest.fixture
+def memory_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in memory where there is such a place: most tests are about meaning, not about the disk."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        yield tmp_path_factory.mktemp("frontier")
+        return
+    with TemporaryDirectory(dir=shared, prefix="amble-test-") as made:
+        yield Path(made)
 
 
 class Rig:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import pytest_asyncio
@@ -20,23 +19,14 @@ from tests.contract.frontier_contract import (
     ResultContract,
     TakeoverContract,
 )
-from tests.contract.frontier_rig import MakeRig, Rig
+from tests.contract.frontier_rig import MakeRig, Rig, memory_folder
+
+folder = memory_folder
 
 
 @pytest.fixture(params=["inline-apsw", "inline-stdlib", "wire-apsw"])
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: these tests are about meaning, not about the disk."""
-    shared = Path("/dev/shm")
-    if not shared.is_dir():
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=shared, prefix="amble-test-") as made:
-        yield Path(made)
 
 
 @pytest_asyncio.fixture

@@ -15,8 +15,8 @@ class Status(Struct, frozen=True, kw_only=True):
 
     `states` counts URLs by the names of lifecycle.UrlState in lower case, robots.txt included; `pages` are page
     fetches that were answered; `bytes` is what came over the wire, `body_bytes` the stored payloads. `queued` leaves
-    out robots.txt that wait for a page to want them. `origins_ready` could start now; `origins_waiting` says what
-    the others with queued URLs wait for (a word of decision.Reason, or "in_flight").
+    out robots.txt that wait for a page to want them. `origins_ready` may start now as far as is known before their
+    queues are looked at; `origins_waiting` says what the others with queued URLs wait for (a word of decision.Reason, or "in_flight").
     """
 
     now_ms: int

@@ -149,7 +149,7 @@ class Recording:
         texts = (status, item.category, item.detail, books.now)
         if item.retry_ms is None:
             queue = self._after_last_try(item, held, origin)
-            books.execute(_GIVE_UP, (key.url_id, key.token, *queue, *texts))
+            books.execute(_GIVE_UP, (key.url_id, key.token, *queue, *texts, 1))
             books.tally.move(held.state, _FAILED)
             books.tally.add(f"failed.{item.category}")
         else:
@@ -203,7 +203,7 @@ class Recording:
         if held.kind == _ROBOTS:
             queue = robots_without_answer(books, origin)
         texts = (None, str(Category.PARSE_FAILED), item.detail, books.now)
-        books.execute(_GIVE_UP, (key.url_id, key.token, *queue, *texts))
+        books.execute(_GIVE_UP, (key.url_id, key.token, *queue, *texts, 0))
         books.tally.move(held.state, _FAILED)
         books.tally.add(f"failed.{Category.PARSE_FAILED}")
         return Applied.APPLIED

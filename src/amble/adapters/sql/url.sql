@@ -65,8 +65,8 @@ UPDATE url SET state = :target, rq = ?3, due_at = ?4, tries = tries + 1, token =
   reason_at = ?8
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
--- give_up [give_up]: a failed try, and the last one; a robots URL is queued again for when its decision expires
-UPDATE url SET state = :target, rq = ?3, due_at = ?4, tries = tries + 1, token = NULL, worker = NULL,
+-- give_up [give_up]: no further try in this crawl generation; a robots URL is queued again for when its decision expires
+UPDATE url SET state = :target, rq = ?3, due_at = ?4, tries = tries + ?9, token = NULL, worker = NULL,
   expires_at = NULL, slot_origin = NULL, slot_until = NULL, status = coalesce(?5, status), reason = ?6, detail = ?7,
   reason_at = ?8
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);

@@ -142,6 +142,13 @@ class StoreWire(FrontierCalls):
                     waiter.set_exception(error)
         self._settled.set()
 
+    def abandon(self, error: StoreUnavailable) -> None:
+        """Wait for the store no longer: every call that waits raises `error`, and so does every later one.
+
+        What waited may have been applied or not, as after a crash; the next owner finds out from the file.
+        """
+        self._end(error)
+
     @property
     def broken(self) -> bool:
         """Whether the connection has ended and callers have been told."""
