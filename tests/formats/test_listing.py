@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from amble.domain.attempt import Edge, UrlKind
 from amble.formats import listing, xml_stream
+from amble.formats.extraction import LISTED_URLS_MAX
 from amble.formats.registry import Reading
 from tests.formats.pages import answer, read
 
@@ -103,10 +104,10 @@ def test_a_sitemap_may_be_plain_text() -> None:
 
 def test_urls_beyond_the_standards_bound_are_left_out() -> None:
     body = "<urlset>" + "".join(
-        f"<url><loc>http://a.example/{i}</loc></url>" for i in range(listing.URLS_MAX + 10)
+        f"<url><loc>http://a.example/{i}</loc></url>" for i in range(LISTED_URLS_MAX + 10)
     )
     manifest = read(answer(body, content_type="text/xml")).manifest
-    assert len(manifest.links) == listing.URLS_MAX
+    assert len(manifest.links) == LISTED_URLS_MAX
     assert "links_truncated" in manifest.notes
 
 

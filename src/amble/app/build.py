@@ -29,10 +29,11 @@ from amble.app.crawl import Crawl, Parts
 from amble.app.layout import Folder
 from amble.app.progress import Progress
 from amble.domain.decision import Reason
-from amble.domain.errors import CrawlFolderBusy
+from amble.domain.errors import CrawlFolderBusy, StoreUnavailable
+from amble.domain.frontier import Takeover
 from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import Canonicalizer, host_of
-from amble.formats.registry import ExtractionSettings
+from amble.formats.extraction import ExtractionSettings
 from amble.ports import ResolveFailure
 from amble.stages.admit import LinkSettings, UrlGate
 from amble.stages.complete import Completion
@@ -52,6 +53,8 @@ BACKLOG_PER_CHILD = 24
 BACKLOG_MIN = 48
 # rel=nofollow is obeyed: whoever wrote it does not vouch for the target, and a polite crawler need not insist.
 LINKS = LinkSettings(follow_rel_nofollow=False)
+# A frontier that cannot be written for this long when a crawl opens is told to the operator instead of waited for.
+TAKE_OVER_PATIENCE_S = 15.0
 
 
 async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
@@ -109,7 +112,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         ca_file=Path(config.tls_ca_file) if config.tls_ca_file else None,
     )
     stack.push_async_callback(transport.close)
-    takeover = await frontier.take_over(f"{socket.gethostname()}/{os.getpid()}")
+    takeover = await _take_over(frontier)
     log.event("crawl.opened", version=__version__, epoch=takeover.epoch, pid=os.getpid())
 
     canonicalizer = Canonicalizer()
@@ -185,6 +188,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
             read_status=lambda: asyncio.to_thread(reports.status),
             publish=None,
             on_status=_StatusFile(folder.status).write,
+            abandon_store=frontier.abandon,
             close=opened.aclose,
             budget=policy.budget,
             concurrency=config.concurrency,
@@ -204,6 +208,15 @@ def _own(folder: Folder) -> FolderLock:
             f"{folder.root} is being crawled by {who}; stop it, or name another folder with --out"
         )
     return got
+
+
+async def _take_over(frontier: StoreProcess) -> Takeover:
+    """Become the owner. Raises StoreUnavailable when the frontier could not be written for a while."""
+    taking = asyncio.ensure_future(frontier.take_over(f"{socket.gethostname()}/{os.getpid()}"))
+    while not (await asyncio.wait({taking}, timeout=TAKE_OVER_PATIENCE_S))[0]:
+        if frontier.trouble is not None:
+            frontier.abandon(StoreUnavailable(frontier.trouble))
+    return taking.result()
 
 
 def _store_settings(config: CrawlConfig) -> StoreSettings:
@@ -292,10 +305,25 @@ class _StatusFile:
         self._path = path
 
     def write(self, progress: Progress) -> None:
-        """Replace the file. A full disk costs only this look."""
+        """Replace the file. Never raises."""
+        text = msgspec.json.encode({"pid": os.getpid(), **asdict(progress)})
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_bytes(msgspec.json.encode({"pid": os.getpid(), **asdict(progress)}))
+            draft.write_bytes(text)
             draft.replace(self._path)
+        except OSError:
+            self._write_over(text)
+
+    def _write_over(self, text: bytes) -> None:
+        """On a full disk there is no room for a draft, and just then people look: write into the blocks that exist.
+
+        Spaces behind the text cover what a longer one has left.
+        """
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, text.ljust(os.fstat(file).st_size), 0)
+            finally:
+                os.close(file)
         except OSError:
             pass

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from amble.domain.attempt import Edge
 from amble.formats.charset import decode_text
+from amble.formats.extraction import LISTED_URLS_MAX
 from amble.formats.links import RawLinks
 from amble.formats.xml_stream import Stop, XmlStream
 
-# sitemaps.org: at most 50,000 URLs and 50 MB in one file.
-URLS_MAX = 50_000
+# sitemaps.org: at most 50,000 URLs (LISTED_URLS_MAX) and 50 MB in one file.
 BYTES_MAX = 50 * 1024 * 1024
 
 _SITEMAP_TEXTS = frozenset({"loc"})
@@ -33,7 +33,7 @@ class Listing(NamedTuple):
 
 def read_sitemap(body: bytes) -> Listing:
     """A <urlset> or a <sitemapindex>. Alternates of a page in other languages are links too."""
-    links = RawLinks(URLS_MAX)
+    links = RawLinks(LISTED_URLS_MAX)
 
     def on_end(path: tuple[str, ...], attributes: dict[str, str], text: str) -> None:
         inside = path[-2] if len(path) > 1 else ""
@@ -54,7 +54,7 @@ def read_sitemap(body: bytes) -> Listing:
 
 def read_sitemap_text(body: bytes, charset: str | None) -> Listing:
     """One absolute URL per line; other lines are skipped."""
-    links = RawLinks(URLS_MAX)
+    links = RawLinks(LISTED_URLS_MAX)
     for line in decode_text(body, charset)[0].splitlines():
         url = line.strip()
         if url.startswith(_ABSOLUTE):
@@ -66,7 +66,7 @@ def read_sitemap_text(body: bytes, charset: str | None) -> Listing:
 
 def read_feed(body: bytes) -> Listing:
     """RSS in all its versions, and Atom. An item without link has its permanent guid."""
-    links = RawLinks(URLS_MAX)
+    links = RawLinks(LISTED_URLS_MAX)
     title = ""
     item_linked = False
 

@@ -17,10 +17,11 @@ from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Reason
 from amble.domain.manifest import Link, ParseManifest, RobotsRules
 from amble.domain.policy import ParseLimits
-from amble.domain.url import CANONICALIZER_VERSION, Canonicalizer, QueryPolicy, base_of
+from amble.domain.url import CANONICALIZER_VERSION, Canonicalizer, base_of
 from amble.formats import listing, robots_txt, sniff, text
 from amble.formats.decode import Decoded, Undecodable, decode
 from amble.formats.directives import header_bits
+from amble.formats.extraction import ExtractionSettings
 from amble.formats.fingerprint import fingerprint
 from amble.formats.head import Head
 from amble.formats.html import NOTE_MAIN_IS_TEXT, HtmlReader
@@ -39,14 +40,6 @@ ROBOTS = "robots"
 
 _REDIRECT_STATUSES = frozenset({300, 301, 302, 303, 307, 308})
 _GZIP_MAGIC = b"\x1f\x8b"
-
-
-class ExtractionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may set about extraction. Part of the extraction generation."""
-
-    agent_tokens: tuple[str, ...] = ("amble",)
-    follow_images: bool = False
-    query_policy: QueryPolicy = msgspec.field(default_factory=QueryPolicy)
 
 
 class Answer(NamedTuple):

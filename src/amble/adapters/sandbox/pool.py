@@ -1,6 +1,7 @@
 """A pool of sandboxed parser children: tasks wait in line, children are replaced when they die or have worked enough.
 
-There is always one warm child more than may work at once, so that neither a death nor a retirement stalls the line.
+Once a crawl is under way there is one warm child more than may work at once, so that neither a death nor a retirement
+stalls the line; a short crawl does not pay for it.
 Starts that fail are repeated with growing pauses; when no child is left and starts keep failing, parse says so.
 """
 
@@ -15,10 +16,12 @@ from amble.adapters.sandbox.process import ParserProcess
 from amble.adapters.sandbox.wire import Ready, Setup
 from amble.domain.errors import SandboxUnavailable
 from amble.domain.policy import ParseLimits
-from amble.formats.registry import ExtractionSettings, extraction_generation
+from amble.formats.extraction import ExtractionSettings
 from amble.ports import Parsed, ParseFailure, ParseTask
 
 SPARES = 1
+# The spare is started when so many answers were parsed, when a child is half worn, or when one has died.
+SPARE_AFTER_PAGES = 300
 START_S_MAX = 60.0
 STARTS_FAILED_MAX = 3
 PAUSE_S_FIRST = 0.2
@@ -47,7 +50,6 @@ class SandboxPool:
         """
         self._limits = limits
         settings = settings or ExtractionSettings()
-        self._generation = extraction_generation(settings)
         self._size = size if size is not None else default_size()
         assert self._size >= 1
         self._setup = Setup(limits, settings, body_bytes_max, os.getpid(), self_test)
@@ -58,6 +60,8 @@ class SandboxPool:
         self._idle: list[ParserProcess] = []
         self._at_work: set[ParserProcess] = set()
         self._waiting: deque[asyncio.Future[ParserProcess]] = deque()
+        self._spares = 0
+        self._pages = 0
         self._starts_failed = 0
         self._early_deaths = 0
         self._last_words = ""
@@ -91,8 +95,9 @@ class SandboxPool:
 
     @property
     def generation(self) -> int:
-        """Extraction generation of these children."""
-        return self._generation
+        """Extraction generation of these children: what the first of them said before it saw any page."""
+        assert self._first_ready is not None
+        return self._first_ready.generation
 
     @property
     def size(self) -> int:
@@ -177,22 +182,38 @@ class SandboxPool:
             return
         if child.pages:
             self._starts_failed = self._early_deaths = 0
-        if self._idle and self._is_worn(child):
-            self.retirements += 1
-            self._warm.discard(child)
-            child.kill()
-        else:
-            self._idle.append(child)
+            self._count_page(child)
+        self._idle.append(child)
+        self._retire_worn()
         self._serve()
+
+    def _retire_worn(self) -> None:
+        """End the idle children that have worked enough, but never the last one that could take the next page."""
+        for child in [child for child in self._idle if self._is_worn(child)]:
+            if len(self._idle) > 1:
+                self.retirements += 1
+                self._idle.remove(child)
+                self._warm.discard(child)
+                child.kill()
 
     def _is_worn(self, child: ParserProcess) -> bool:
         return child.pages >= self._limits.pages_per_child_max or child.peak_kb > PEAK_KB_MAX
 
+    def _count_page(self, child: ParserProcess) -> None:
+        self._pages += 1
+        half_worn = 2 * child.pages >= self._limits.pages_per_child_max or self._is_worn(child)
+        if not self._spares and (half_worn or self._pages >= SPARE_AFTER_PAGES):
+            self._want_spare()
+
     # --- children started and ended -------------------------------------------------------------------------------
+
+    def _want_spare(self) -> None:
+        self._spares = SPARES
+        self._refill()
 
     def _refill(self) -> None:
         """Start what is missing, unless a pause after failed starts is on."""
-        while not self._closed and self._pause is None and len(self._children) < self._size + SPARES:
+        while not self._closed and self._pause is None and len(self._children) < self._size + self._spares:
             try:
                 child = ParserProcess(self._setup, START_S_MAX, self._put_back, self._ended)
             except OSError as error:
@@ -206,8 +227,14 @@ class SandboxPool:
         if ready is None or child.ended or self._closed:
             return
         self._first_ready = self._first_ready or ready
+        if ready.generation != self._first_ready.generation:
+            # The files on disk are others than at the start: its manifests would not be comparable.
+            child.last_words = "amble was changed while it runs; restart the crawl"
+            child.kill()
+            return
         self._warm.add(child)
         self._idle.append(child)
+        self._retire_worn()
         self._serve()
 
     def _ended(self, child: ParserProcess) -> None:
@@ -221,6 +248,7 @@ class SandboxPool:
             return
         if was_warm:
             self.deaths += 1
+            self._spares = SPARES
         if child.last_words:
             self._start_failed(child.last_words)
         elif was_warm and child.was_never_used:

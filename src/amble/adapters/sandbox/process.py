@@ -32,8 +32,8 @@ from amble.adapters.sandbox.wire import (
 )
 from amble.domain.manifest import ParseManifest
 from amble.domain.policy import ParseLimits
+from amble.formats.extraction import LISTED_URLS_MAX
 from amble.formats.head import HEAD_BYTES_MAX
-from amble.formats.listing import URLS_MAX
 from amble.ports import Parsed, ParseFailure, ParseTask
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
@@ -292,7 +292,7 @@ class ParserProcess:
             return "more text than the limit"
         if manifest.text_bytes != len(text) or manifest.main_bytes != len(main):
             return "text of another length than the manifest says"
-        if len(manifest.links) > max(limits.links_max, URLS_MAX):
+        if len(manifest.links) > max(limits.links_max, LISTED_URLS_MAX):
             return "more links than the limit"
         return ""
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from amble.domain.manifest import ParseManifest
 from amble.domain.policy import ParseLimits
-from amble.formats.registry import ExtractionSettings
+from amble.formats.extraction import ExtractionSettings
 
 FRAME_LENGTH = struct.Struct("<I")
 # Manifest, text and main text of the largest page that the limits allow stay well below this.
