@@ -11,7 +11,16 @@ from selectolax.lexbor import LexborHTMLParser
 
 from amble.domain.attempt import Edge
 from amble.domain.decision import Reason
-from amble.domain.manifest import NOARCHIVE, NOFOLLOW, NOINDEX, PAGE_NOFOLLOW, SPONSORED, UGC, Link
+from amble.domain.manifest import (
+    MAIN_IS_TEXT,
+    NOARCHIVE,
+    NOFOLLOW,
+    NOINDEX,
+    PAGE_NOFOLLOW,
+    SPONSORED,
+    UGC,
+    Link,
+)
 from amble.domain.policy import ParseLimits
 from amble.domain.url import Canonicalizer, base_of
 from amble.formats import html
@@ -72,13 +81,13 @@ def test_main_text_leaves_the_menus_out() -> None:
     reading = read(answer(made_up_page()))
     assert 0 < len(reading.main) < len(reading.text)
     assert reading.manifest.main_bytes == len(reading.main)
-    assert html.NOTE_MAIN_IS_TEXT not in reading.manifest.notes
+    assert MAIN_IS_TEXT not in reading.manifest.notes
 
 
 def test_visible_text_serves_where_main_text_misses_the_page() -> None:
     reading = read(answer("<div>" + "<a href=/x>Only links here</a> " * 30))
     assert reading.main is reading.text
-    assert html.NOTE_MAIN_IS_TEXT in reading.manifest.notes
+    assert MAIN_IS_TEXT in reading.manifest.notes
 
 
 @pytest.mark.parametrize(

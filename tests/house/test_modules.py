@@ -52,7 +52,7 @@ def test_importing_amble_loads_nothing_of_it() -> None:
 
 
 def test_a_parser_child_loads_neither_tls_nor_a_database_nor_the_rest_of_amble() -> None:
-    loaded = loaded_by("import amble.adapters.sandbox.child")
+    loaded = loaded_by("import amble.adapters.sandbox.serve")
     assert not loaded & {"ssl", "_ssl", "sqlite3", "apsw", "asyncio", "aiodns"}
     floors = {name.split(".")[1] for name in loaded if name.startswith("amble.")}
     assert floors <= {"domain", "formats", "adapters", "_native"}

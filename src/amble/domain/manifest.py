@@ -17,6 +17,9 @@ PAGE_NOFOLLOW = 2
 NOARCHIVE = 4
 NOSNIPPET = 8
 
+# ParseManifest.notes: the main text is the visible text, so it is kept once.
+MAIN_IS_TEXT = "main_is_text"
+
 
 class Link(Struct, frozen=True, array_like=True):
     """One distinct outlink: canonical URL, how it was found (attempt.Edge), rel bits of all its occurrences AND-ed."""

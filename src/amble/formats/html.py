@@ -15,7 +15,7 @@ from turbohtml import Document, Element, Namespace, PlainText
 
 from amble.domain.attempt import Edge
 from amble.domain.decision import Reason
-from amble.domain.manifest import Link
+from amble.domain.manifest import MAIN_IS_TEXT, Link
 from amble.domain.policy import ParseLimits
 from amble.domain.url import Base, Canonicalizer, base_of
 from amble.formats.charset import REPLACEMENT
@@ -30,7 +30,6 @@ except ImportError:
 
 NOTE_UNDECODABLE = "charset_undecodable"
 NOTE_ANCHORS = "anchors_truncated"
-NOTE_MAIN_IS_TEXT = "main_is_text"
 
 # Anchor texts of nested or unclosed elements can repeat a whole page for each link: this many characters per page.
 ANCHOR_CHARS_TOTAL_MAX = 2 * 1024 * 1024
@@ -101,7 +100,7 @@ class HtmlReader:
         main = document.main_text()
         if len(main) < MAIN_SHARE_MIN * len(text):
             main = text
-            walk.notes.append(NOTE_MAIN_IS_TEXT)
+            walk.notes.append(MAIN_IS_TEXT)
         if encoding == REPLACEMENT:
             walk.notes.append(NOTE_UNDECODABLE)
         return Page(
@@ -209,18 +208,21 @@ class _Walk:
         href = element.attr("href")
         if href is None:
             return
-        anchor = "" if self.links.has_anchor(href) else self._anchor_text(element)
         rel = element.attr("rel")
-        self.links.add(href, Edge.ANCHOR, rel_bits(rel) if rel else 0, anchor)
-
-    def _anchor_text(self, element: Element) -> str:
-        if self._anchor_chars_left <= 0:
-            return ""
-        whole = element.text
-        self._anchor_chars_left -= len(whole)
-        bound = self._anchor_chars_max
-        # Twice the bound leaves room for the white space that collapses.
-        return collapse(whole[: 2 * bound], bound)
+        bits = rel_bits(rel) if rel else 0
+        known = self.links.found.get(href)
+        if known is not None and known.anchor:
+            # Menus repeat what was read before; the text of an element is the dearest thing to ask it for.
+            known.rel &= bits
+            return
+        anchor = ""
+        if self._anchor_chars_left > 0:
+            whole = element.text
+            self._anchor_chars_left -= len(whole)
+            bound = self._anchor_chars_max
+            # Twice the bound leaves room for the white space that collapses.
+            anchor = collapse(whole[: 2 * bound], bound)
+        self.links.add(href, Edge.ANCHOR, bits, anchor)
 
     def _link(self, element: Element) -> None:
         href = element.attr("href")

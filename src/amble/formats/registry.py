@@ -15,7 +15,7 @@ import xxhash
 
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Reason
-from amble.domain.manifest import Link, ParseManifest, RobotsRules
+from amble.domain.manifest import MAIN_IS_TEXT, Link, ParseManifest, RobotsRules
 from amble.domain.policy import ParseLimits
 from amble.domain.url import CANONICALIZER_VERSION, Canonicalizer, base_of
 from amble.formats import listing, robots_txt, sniff, text
@@ -24,7 +24,7 @@ from amble.formats.directives import header_bits
 from amble.formats.extraction import ExtractionSettings
 from amble.formats.fingerprint import fingerprint
 from amble.formats.head import Head
-from amble.formats.html import NOTE_MAIN_IS_TEXT, HtmlReader
+from amble.formats.html import HtmlReader
 from amble.formats.links import NOTE_TRUNCATED, RawLinks
 
 # Grows with every change of what any reader returns for the same bytes.
@@ -224,7 +224,7 @@ class Registry:
             languages[0] if languages else "",
         )
         text_utf8 = self._bounded(page.text, facts.notes)
-        own_main = NOTE_MAIN_IS_TEXT not in page.notes
+        own_main = MAIN_IS_TEXT not in page.notes
         main_utf8 = self._bounded(page.main, facts.notes) if own_main else text_utf8
         manifest = ParseManifest(
             extraction_generation=self.generation,

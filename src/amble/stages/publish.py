@@ -10,6 +10,7 @@ from typing import Protocol
 from amble.domain.document import Document, WarcPlace
 from amble.domain.errors import ArchiveBroken
 from amble.domain.fetched import BodyRef
+from amble.domain.manifest import MAIN_IS_TEXT
 from amble.domain.record import StoredRecord
 from amble.domain.report import PublicationLine
 from amble.formats import manifest_json
@@ -98,7 +99,7 @@ class Publisher:
             title=manifest.title,
             language=manifest.language,
             text=text,
-            main_text=stored.main_text,
+            main_text=stored.main_text or (text if MAIN_IS_TEXT in manifest.notes else ""),
             content_type=fetched.content_type,
             digest=f"sha256:{fetched.digest.hex()}" if fetched.digest else "",
             fingerprint=f"{manifest.fingerprint:016x}",
