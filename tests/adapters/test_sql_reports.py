@@ -274,6 +274,19 @@ async def test_why_tells_an_unreachable_robots_from_an_expired_one(
     assert waits(reports.explain(A + "/x")) == (reason, until)
 
 
+async def test_why_shows_what_became_of_the_robots_txt_that_a_page_waits_for(
+    rig: Rig, reports: SqliteReports
+) -> None:
+    await rig.admit(page("/x"))
+    lease = await rig.lease_one()
+    await rig.frontier.exclude(Exclude(lease.key, "destination_refused", "10.0.0.1", 1))
+    found = reports.explain(A + "/x")
+    assert found.waits_for == Reason.ROBOTS_UNREACHABLE
+    assert found.robots is not None
+    assert (found.robots.state, found.robots.reason) == (UrlState.EXCLUDED, "destination_refused")
+    assert found.robots.detail == "10.0.0.1"
+
+
 async def test_the_rules_of_an_origin_are_referred_to(rig: Rig, reports: SqliteReports) -> None:
     await rig.admit(page("/x"))
     rules = RobotsState(int(RobotsOutcome.RULES), rules=BodyRef(3, 4, 5), crawl_delay_ms=7_000)

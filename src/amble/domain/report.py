@@ -162,6 +162,7 @@ class UrlExplanation(Struct, frozen=True, kw_only=True):
     manifests: list[ManifestLine]
     waits_for: str
     waits_until_ms: int | None
+    robots: UrlLine | None = None
 
 
 class PublicationLine(Struct, frozen=True, kw_only=True):

@@ -267,6 +267,7 @@ class SqliteReports:
             origin = self._one("origin_by_key", key)
             ledger = None if origin is None else _origin(origin)
             line = None if ledger is None else self._find(ledger.origin_id, key + path)
+            robots = None if ledger is None else self._find(ledger.origin_id, key + "/robots.txt")
             subject = line.url_id if line else subject_of(key + path)
             decisions = self._all("decisions", subject, HISTORY_MAX)
             fetches = self._all("fetches", line.url_id, HISTORY_MAX) if line else []
@@ -288,6 +289,7 @@ class SqliteReports:
             manifests=[_manifest(row) for row in manifests],
             waits_for=waits_for,
             waits_until_ms=waits_until,
+            robots=robots,
         )
 
     def _find(self, origin_id: int, url: str) -> UrlLine | None:
