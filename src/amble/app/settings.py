@@ -468,6 +468,12 @@ _FETCH = (
         "bytes",
         "A robots.txt is read up to here (RFC 9309, 2.5: at least 500 KiB).",
     ),
+    _policy(
+        "fetch.sitemap_bytes_max",
+        BYTES,
+        "bytes",
+        "A sitemap is read up to here (sitemaps.org: at most 50 MB).",
+    ),
     _policy("fetch.head_bytes_max", BYTES, "bytes", "A larger header block fails the attempt."),
     _policy("fetch.head_lines_max", COUNT, "lines", "More header lines fail the attempt."),
     _policy(

@@ -22,6 +22,7 @@ class FetchLimits:
     rate_grace_s: float = 20.0
     body_bytes_max: int = 10 * 1024 * 1024
     robots_bytes_max: int = 500 * 1024
+    sitemap_bytes_max: int = 50 * 1024 * 1024
     head_bytes_max: int = 64 * 1024
     head_lines_max: int = 256
     informational_max: int = 20

@@ -22,12 +22,15 @@ class Fetcher:
     async def fetch(self, lease: Lease, permit: Permit) -> Reply | FetchFailure:
         """The exchange for `lease`; for a robots hop `permit` points elsewhere and no validators are sent."""
         limits = self.policy.fetch
-        is_robots = lease.kind == UrlKind.ROBOTS
+        bytes_max = {
+            UrlKind.ROBOTS: limits.robots_bytes_max,
+            UrlKind.SITEMAP: limits.sitemap_bytes_max,
+        }.get(UrlKind(lease.kind), limits.body_bytes_max)
         return await self.transport.fetch(
             permit,
             Ask(
                 headers=self._conditional(lease) if permit.url == lease.url else (),
-                body_bytes_max=limits.robots_bytes_max if is_robots else limits.body_bytes_max,
+                body_bytes_max=bytes_max,
                 keep_alive=lease.facts.spacing_ms <= limits.idle_keepalive_s * 1000,
             ),
         )
