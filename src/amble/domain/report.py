@@ -17,6 +17,7 @@ class Status(Struct, frozen=True, kw_only=True):
     fetches that were answered; `bytes` is what came over the wire, `body_bytes` the stored payloads. `queued` leaves
     out robots.txt that wait for a page to want them. `origins_ready` may start now as far as is known before their
     queues are looked at; `origins_waiting` says what the others with queued URLs wait for (a word of decision.Reason, or "in_flight").
+    Above 20,000 origins both are estimates from a sample.
     """
 
     now_ms: int

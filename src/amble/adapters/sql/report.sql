@@ -4,7 +4,10 @@ SELECT name, value FROM tally;
 -- owner: who owns the partition
 SELECT epoch, owner FROM partition WHERE partition = 0;
 
--- waiting: what the origins with queued URLs wait for; only one of the reasons counts, the first that holds
+-- last_origin: the newest id of an origin; ids have no gaps
+SELECT coalesce(max(id), 0) FROM origin;
+
+-- waiting: what the origins of a range of ids with queued URLs wait for; the first reason that holds counts
 SELECT CASE
   WHEN paused THEN 'origin_paused'
   WHEN wake_at IS NULL THEN 'in_flight'
@@ -13,7 +16,7 @@ SELECT CASE
   WHEN rest_until > ?1 THEN 'origin_backing_off'
   WHEN next_start > ?1 THEN 'not_yet'
   ELSE 'retry_later' END AS reason, count(*)
-FROM origin WHERE queued > 0 GROUP BY reason;
+FROM origin WHERE id > ?2 AND id <= ?3 AND queued > 0 GROUP BY reason;
 
 -- next_wake: when the next origin becomes due
 SELECT min(wake_at) FROM origin INDEXED BY origin_wake WHERE partition = 0 AND wake_at IS NOT NULL;
