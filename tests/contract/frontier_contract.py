@@ -8,7 +8,7 @@ import pytest
 
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.settings import StoreSettings
-from amble.domain.attempt import Lease, LeaseKey, UrlKind
+from amble.domain.attempt import Lease, LeaseKey, RobotsState, UrlKind
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Validators
 from amble.domain.frontier import (
@@ -475,6 +475,19 @@ class ReserveContract:
         lease = await rig.lease_one()
         assert (await rig.reserve(lease)).outcome == ReserveOutcome.GRANTED
         assert await self.refused(rig, lease, ReserveOutcome.NOT_YET) == until + DELAY
+
+    async def test_a_crawl_delay_counts_from_the_request_that_brought_it(self, rig: Rig) -> None:
+        """The robots.txt was asked for under a shorter delay, since nobody knew of the longer one yet."""
+        await rig.admit(page("/x"))
+        asked_at = rig.now
+        rules = RobotsState(int(RobotsOutcome.RULES), rules=BodyRef(3, 4, 5), crawl_delay_ms=9 * SECOND)
+        await rig.carry(await rig.lease_one(), robots=rules)
+        rig.now += DELAY
+        lease = await rig.lease_one()
+        until = await self.refused(rig, lease, ReserveOutcome.NOT_YET, delay_ms=9 * SECOND)
+        assert until == asked_at + 9 * SECOND
+        # The gate's delay is the capped one, and binds: what the file says beyond it does not.
+        assert (await rig.reserve(lease, delay_ms=DELAY)).outcome == ReserveOutcome.GRANTED
 
     async def test_no_slot_beyond_the_active_limit(self, make_rig: MakeRig) -> None:
         rig: Rig = await make_rig(settings=StoreSettings(default_active_max=2))

@@ -1,4 +1,4 @@
-"""The command line of the test web: serve it, run a command against it, print its truth or its table."""
+"""The command line of the test web: serve it, run a command against it, show amble on it, print its truth or its table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from tests.web.demo import Demo, finish
 from tests.web.dns import SPECIAL
 from tests.web.sites import table
 from tests.web.web import NEIGHBOURHOOD, Ready, Settings, serve, truth
@@ -50,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--alive-fd", type=int, help="stop when this descriptor reaches its end")
     running = commands.add_parser("run", parents=[what, where], help=run_help)
     running.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …")
+    # Its words are amble's own and never come here (see main); this line is for --help.
+    commands.add_parser(
+        "demo", help="crawl a small closed set and every site into ./crawl-demo [amble's options …]"
+    )
     truthful = commands.add_parser("truth", parents=[what], help="print the truth of the closed set as JSON")
     truthful.add_argument("--digests", action="store_true", help="with the sha256 of every body")
     tables = commands.add_parser("table", help="print the tables of README.md")
@@ -86,17 +91,53 @@ def _announce(ready: Ready, fd: int | None) -> None:
     print(f"\n  {_crawl_line(ready)}\n\nInterrupt to stop.", flush=True)
 
 
-async def _serve(args: argparse.Namespace, ready_act: Any) -> int:
+class Guest:
+    """A command that runs beside the web, in a thread that waits for it; the web ends when the command does."""
+
+    def __init__(self, argv: Sequence[str], after: Callable[[int], None] | None = None) -> None:
+        self._argv, self._after = argv, after
+        self._process: subprocess.Popen[bytes] | None = None
+        self.code = 0
+
+    def start(self, stop: asyncio.Event) -> None:
+        """Run it; `stop` is set when it has ended, whatever became of it."""
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            try:
+                self._process = subprocess.Popen(self._argv)
+                code = self._process.wait()
+                self.code = code if code >= 0 else 128 - code  # killed by a signal: as a shell says it
+                if self._after is not None:
+                    self._after(self.code)
+            except OSError as exc:
+                print(f"{self._argv[0]}: {exc.strerror}", file=sys.stderr)
+                self.code = 127
+            loop.call_soon_threadsafe(stop.set)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def signalled(self, number: signal.Signals) -> None:
+        """A terminal interrupts the command itself, and the web must outlive it; other signals are passed on."""
+        if number is not signal.SIGINT and self._process is not None:
+            self._process.send_signal(number)
+
+
+def _host(settings: Settings, act: Callable[[Ready], Guest | None], alive: int | None = None) -> int:
+    return asyncio.run(_serve(settings, act, alive))
+
+
+async def _serve(settings: Settings, act: Callable[[Ready], Guest | None], alive: int | None) -> int:
+    """Serve until a signal comes or `alive` ends; with a guest, until it ends. The exit code."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a descriptor
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    alive = getattr(args, "alive_fd", None)
     if alive is not None:
         loop.add_reader(alive, stop.set)
     ready: asyncio.Future[Ready] = loop.create_future()
-    work = asyncio.create_task(serve(_settings(args), ready, stop))
+    work = asyncio.create_task(serve(settings, ready, stop))
     work.add_done_callback(lambda _: ready.cancel())  # whatever went wrong is raised by the task below
     try:
         where = await ready
@@ -104,9 +145,13 @@ async def _serve(args: argparse.Namespace, ready_act: Any) -> int:
         await work
         raise
     gc.freeze()  # the graph of the closed set lives as long as we do: keep the collector off it
-    code = ready_act(where, stop)
+    guest = act(where)
+    if guest is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, guest.signalled, number)
+        guest.start(stop)
     await work
-    return int(code[0]) if code else 0
+    return 0 if guest is None else guest.code
 
 
 def _filled(word: str, values: dict[str, str]) -> str:
@@ -115,37 +160,41 @@ def _filled(word: str, values: dict[str, str]) -> str:
     return word
 
 
-def _run(argv: list[str], ready: Ready, stop: asyncio.Event) -> list[int]:
-    """Start the command in a thread that ends the web when the command ends; the list gets its exit code."""
+def _run(argv: list[str], ready: Ready) -> Guest:
+    """The command with its marks filled in."""
     values = {"{dns}": f"127.0.0.1:{ready.dns_port}", "{net}": NEIGHBOURHOOD, "{port}": str(ready.port)}
     words: list[str] = []
     for word in argv[1:] if argv[:1] == ["--"] else argv:
         words.extend(ready.seeds if word == "{seeds}" else [_filled(word, values)])
-    loop, code = asyncio.get_running_loop(), [0]
+    return Guest(words)
 
-    def work() -> None:
-        try:
-            code[0] = subprocess.run(words, check=False).returncode
-        except OSError as exc:
-            print(f"{words[0]}: {exc.strerror}", file=sys.stderr)
-            code[0] = 127
-        loop.call_soon_threadsafe(stop.set)
 
-    threading.Thread(target=work, daemon=True).start()
-    return code
+def _demo(more: Sequence[str]) -> int:
+    try:
+        demo = Demo.of(more)
+        return _host(demo.settings, lambda ready: Guest(demo.command(ready), finish(demo, ready)))
+    except (OSError, ValueError) as exc:
+        print(f"tests.web demo: {exc}", file=sys.stderr)
+        return 2
 
 
 def main() -> int:
     """Do what the command line says; the exit code."""
+    if sys.argv[1:2] == ["demo"]:
+        return _demo(sys.argv[2:])
     args = _parser().parse_args()
     match args.command:
         case "serve":
-            return asyncio.run(_serve(args, lambda ready, _: _announce(ready, args.ready_fd)))
+            return _host(
+                _settings(args),
+                lambda ready: _announce(ready, args.ready_fd),
+                getattr(args, "alive_fd", None),
+            )
         case "run":
             if not args.argv[args.argv[:1] == ["--"] :]:
                 print("run needs a command after --", file=sys.stderr)
                 return 2
-            return asyncio.run(_serve(args, lambda ready, stop: _run(args.argv, ready, stop)))
+            return _host(_settings(args), lambda ready: _run(args.argv, ready))
         case "truth":
             print(json.dumps(truth(_settings(args), args.port, digests=args.digests), indent=1))
         case _:

@@ -1002,13 +1002,16 @@ class Latin1(Site):
     name = "latin1"
 
     def page(self, request: Request) -> Reply:
+        def said(word: str, before: str = "") -> str:
+            return f"{before}<title>{word}</title><p>{word}</p>"
+
         table = {
-            "/header": ("<title>café</title>".encode("latin-1"), "text/html; charset=iso-8859-1"),
-            "/meta": ("<meta charset=windows-1251><title>мост</title>".encode("cp1251"), "text/html"),
-            "/bom": ("\ufeff<title>water 水</title>".encode("utf-16-le"), "text/html"),
-            "/lie": ("\ufeff<title>naïve</title>".encode(), "text/html; charset=iso-8859-1"),
-            "/none": ("<title>crème</title>".encode("cp1252"), "text/html"),
-            "/japanese": ("<meta charset=shift_jis><title>東京</title>".encode("shift_jis"), "text/html"),
+            "/header": (said("café").encode("latin-1"), "text/html; charset=iso-8859-1"),
+            "/meta": (said("мост", "<meta charset=windows-1251>").encode("cp1251"), "text/html"),
+            "/bom": (said("water 水", "\ufeff").encode("utf-16-le"), "text/html"),
+            "/lie": (said("naïve", "\ufeff").encode(), "text/html; charset=iso-8859-1"),
+            "/none": (said("crème").encode("cp1252"), "text/html"),
+            "/japanese": (said("東京", "<meta charset=shift_jis>").encode("shift_jis"), "text/html"),
         }
         if request.target in table:
             body, kind = table[request.target]

@@ -33,6 +33,13 @@ def robots_without_answer(books: Books, origin: Origin) -> tuple[int, int]:
     return REFETCH_CLASS, books.now + ttl_ms
 
 
+def _since_robots(origin: Origin, delay_ms: int) -> int:
+    """The soonest start by a Crawl-delay that was not known yet when the robots.txt it stands in was asked for."""
+    if not origin.robots_delay_ms:
+        return 0
+    return origin.robots_fetched_at + min(origin.robots_delay_ms, delay_ms)
+
+
 class Gatekeeping:
     """The operations of a lease before anything was answered."""
 
@@ -65,8 +72,9 @@ class Gatekeeping:
             ask.robots_version == origin.robots_version and origin.robots_valid(now)
         ):
             return self._refuse(ReserveOutcome.ROBOTS_CHANGED, 0, origin.id)
-        if origin.ready_at > now:
-            return self._refuse(ReserveOutcome.NOT_YET, origin.ready_at, origin.id)
+        ready_at = max(origin.ready_at, _since_robots(origin, ask.delay_ms))
+        if ready_at > now:
+            return self._refuse(ReserveOutcome.NOT_YET, ready_at, origin.id)
         if held.slot_origin != origin.id and origin.active >= ask.active_max:
             return self._refuse(ReserveOutcome.NO_SLOT, 0, origin.id)
         return None
