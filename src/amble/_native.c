@@ -560,12 +560,16 @@ PyDoc_STRVAR(collapse_doc,
 "collapse(text, chars_max, /)\n--\n\n"
 "`text` with every run of white space as one space, none at its ends, and at most `chars_max` characters of that.");
 
-static PyObject *collapse(PyObject *Py_UNUSED(module), PyObject *arguments)
+static PyObject *collapse(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count)
 {
-    PyObject *whole;
-    Py_ssize_t chars_max, length;
     uint8_t stack[COLLAPSED_ON_STACK], *out = stack;
-    if (!PyArg_ParseTuple(arguments, "Un:collapse", &whole, &chars_max))
+    if (count != 2 || !PyUnicode_Check(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "collapse takes a str and an int");
+        return NULL;
+    }
+    PyObject *whole = arguments[0];
+    Py_ssize_t length, chars_max = PyLong_AsSsize_t(arguments[1]);
+    if (chars_max == -1 && PyErr_Occurred())
         return NULL;
     if (chars_max < 0)
         chars_max = 0;
@@ -602,7 +606,7 @@ static PyObject *collapse(PyObject *Py_UNUSED(module), PyObject *arguments)
 static PyMethodDef methods[] = {
     {"fingerprint", fingerprint, METH_O, fingerprint_doc},
     {"resolve_plain", resolve_plain, METH_VARARGS, resolve_plain_doc},
-    {"collapse", collapse, METH_VARARGS, collapse_doc},
+    {"collapse", (PyCFunction)(void (*)(void))collapse, METH_FASTCALL, collapse_doc},
     {NULL, NULL, 0, NULL},
 };
 

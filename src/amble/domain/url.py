@@ -177,11 +177,16 @@ class Canonicalizer:
         """`canon` of each of `hrefs`: the same answers, at a fraction of the time where the C module is there."""
         if resolve_plain is None or not base.is_plain:
             return [self.canon(href, base, charset) for href in hrefs]
-        # What is plain has no character in its query that depends on `charset`.
-        return [
-            self.canon(href, base, charset) if url is None else self._by_policy(url)
-            for href, url in zip(hrefs, resolve_plain(hrefs, base.directory), strict=True)
-        ]
+        # What is plain has no character in its query that depends on `charset`, and no length to speak of.
+        urls: list[str | Reason] = []
+        for href, url in zip(hrefs, resolve_plain(hrefs, base.directory), strict=True):
+            if url is None:
+                urls.append(self.canon(href, base, charset))
+            elif self._sites or "?" in url:
+                urls.append(self._by_policy(url))
+            else:
+                urls.append(url)
+        return urls
 
     def _by_policy(self, text: str) -> str | Reason:
         """The query policy over a URL that is canonical otherwise."""

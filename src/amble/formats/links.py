@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import Struct
+
 from amble.domain.attempt import Edge
 from amble.domain.decision import Reason
 from amble.domain.manifest import NOFOLLOW, SPONSORED, UGC, Link
@@ -24,15 +26,17 @@ def rel_bits(rel: str) -> int:
     return bits
 
 
-class RawLink:
+class RawLink(Struct, gc=False):
     """One distinct href of a document: how it was first found, rel bits AND-ed over its occurrences, first anchor."""
 
-    __slots__ = ("anchor", "edge", "rel")
+    edge: Edge
+    rel: int
+    anchor: str
 
-    def __init__(self, edge: Edge, rel: int, anchor: str) -> None:
-        self.edge = edge
-        self.rel = rel
-        self.anchor = anchor
+    def again(self, rel: int, anchor: str) -> None:
+        """Take in another occurrence."""
+        self.rel &= rel
+        self.anchor = self.anchor or anchor
 
 
 class RawLinks:
@@ -45,17 +49,11 @@ class RawLinks:
         self.links_max = links_max
         self.truncated = False
 
-    def has_anchor(self, href: str) -> bool:
-        """Whether another anchor text for `href` would be thrown away."""
-        known = self.found.get(href)
-        return known is not None and known.anchor != ""
-
     def add(self, href: str, edge: Edge, rel: int = 0, anchor: str = "") -> None:
         """Remember one occurrence."""
         known = self.found.get(href)
         if known is not None:
-            known.rel &= rel
-            known.anchor = known.anchor or anchor
+            known.again(rel, anchor)
         elif len(self.found) < self.links_max:
             self.found[href] = RawLink(edge, rel, anchor)
         else:
@@ -77,7 +75,6 @@ class RawLinks:
             raw = self.found[href]
             twin = merged.setdefault(url, raw)
             if twin is not raw:
-                twin.rel &= raw.rel
-                twin.anchor = twin.anchor or raw.anchor
+                twin.again(raw.rel, raw.anchor)
         links = [Link(url, int(raw.edge), raw.rel, raw.anchor) for url, raw in merged.items()]
         return links, dict(dropped)
