@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amble.adapters.sql import tally
-from amble.adapters.sql.connection import Driver, open_reader
+from amble.adapters.sql.connection import Database, Driver, open_reader
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.inline import InlineStore
 from amble.adapters.sql.messages import FrameKind, encode, frame
@@ -103,6 +103,7 @@ class Rig:
         self.slots: Slots | None = options.pop("slots", None)
         self.frontier: Frontier
         self._thread: threading.Thread | None = None
+        self._reader: Database | None = None
 
     async def open(self) -> None:
         if self.way == "inline":
@@ -132,6 +133,9 @@ class Rig:
         return StoreWire(reader, writer, linger_s=0.0)
 
     async def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         await self.frontier.close()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -151,11 +155,15 @@ class Rig:
         return taken
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        reader = open_reader(self.path, driver=self.driver)
-        try:
-            return [tuple(row) for row in reader.execute(sql, parameters).fetchall()]
-        finally:
-            reader.close()
+        return [tuple(row) for row in self._reading().execute(sql, parameters).fetchall()]
+
+    def _reading(self) -> Database:
+        """The store's own connection where the test can reach it, else one that only reads."""
+        if isinstance(self.frontier, InlineStore):
+            return self.frontier.store.database
+        if self._reader is None:
+            self._reader = open_reader(self.path, driver=self.driver)
+        return self._reader
 
     def row(self, url_id: int, *columns: str) -> Any:
         (row,) = self.rows(f"SELECT {', '.join(columns)} FROM url WHERE id = ?", url_id)

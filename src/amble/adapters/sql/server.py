@@ -42,6 +42,8 @@ class Inbox:
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
+        self._poll = select.poll()
+        self._poll.register(peer, select.POLLIN)
         self._buffer = bytearray()
         self.closed = False
 
@@ -58,7 +60,7 @@ class Inbox:
         return frames + self._cut()
 
     def _waits(self, seconds: float) -> bool:
-        return bool(select.select([self._peer], [], [], seconds)[0])
+        return bool(self._poll.poll(seconds * 1000))
 
     def _fill(self) -> None:
         try:
