@@ -21,11 +21,23 @@ from amble.adapters.sql.server import Server
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.adapters.sql.wire import StoreWire, hear_ready
-from amble.domain.attempt import Edge, UrlKind
+from amble.domain.attempt import Edge, Lease, LeaseKey, UrlKind
 from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable
-from amble.domain.frontier import AdmitBatch, AdmitReport, Candidate, LeaseAsk
+from amble.domain.fetched import BodyRef
+from amble.domain.frontier import (
+    AdmitBatch,
+    AdmitReport,
+    Candidate,
+    Complete,
+    LeaseAsk,
+    OriginEffect,
+    RecordFetched,
+    RecordParsed,
+    ReserveAsk,
+    ReserveOutcome,
+)
 from amble.domain.manifest import CursorAdvance, ManifestKey
-from tests.contract.frontier_rig import memory_folder
+from tests.contract.frontier_rig import ALLOW_ALL, DAY, Rig, answer, memory_folder
 
 tmp_path = memory_folder
 
@@ -106,6 +118,46 @@ async def test_acknowledged_work_survives_kill_9_of_the_store_process(file: Path
     again = await StoreProcess.start(file)
     assert (await again.admit(batch(*sorted(acknowledged)[:5]))).verdicts == bytes(5)
     await again.close()
+
+
+async def carry(store: StoreProcess, lease: Lease, epoch: int, done: list[LeaseKey]) -> None:
+    """One page, or robots.txt, over the whole line; its links are three pages of its own and one of a new origin."""
+    asked = ReserveAsk(lease.key, epoch, lease.origin, 0, 60_000, -1, 1)
+    assert (await store.reserve(asked)).outcome == ReserveOutcome.GRANTED
+    await store.record_fetched(RecordFetched(lease.key, answer(), OriginEffect(5, 0, 0, 0), 60_000))
+    await store.record_parsed(RecordParsed(lease.key, 1, BodyRef(1, 2, 3), 4, "html"))
+    robots = {"robots": ALLOW_ALL, "robots_ttl_ms": DAY} if lease.kind == UrlKind.ROBOTS else {}
+    await store.complete(Complete(lease.key, 1, True, **robots))
+    done.append(lease.key)
+    name = f"{lease.origin_id}-{lease.key.url_id % 999}"
+    found = batch(*(f"/{name}/{n}" for n in range(3)), origin=lease.origin).candidates
+    found += batch("/", origin=f"https://{name}.example").candidates
+    move = CursorAdvance(ManifestKey(lease.key.url_id, lease.key.attempt, 1), 0, 4)
+    await store.admit(AdmitBatch(found, move))
+
+
+async def test_after_kill_9_in_the_middle_of_full_cycles_the_books_balance(file: Path) -> None:
+    done: list[LeaseKey] = []
+    settings = StoreSettings(default_spacing_ms=0)
+    for kill_at in (40, 90):
+        store = await StoreProcess.start(file, settings)
+        epoch = (await store.take_over("agent")).epoch
+        await store.admit(batch("/", "/second"))
+        work: set[asyncio.Task[None]] = set()
+        while len(done) < kill_at:
+            for lease in (await store.lease(LeaseAsk(epoch, 1, 20, 60_000))).leases:
+                work.add(asyncio.create_task(carry(store, lease, epoch, done)))
+            await asyncio.wait(work, timeout=0.005)
+        os.kill(store.pid, signal.SIGKILL)
+        for ending in await asyncio.gather(*work, return_exceptions=True):
+            assert ending is None or isinstance(ending, StoreBroken)
+        await store.close()
+        rig = Rig(file.parent, "inline-apsw", settings=settings)
+        await rig.open()
+        rig.audit()
+        complete = set(rig.rows("SELECT id, attempt FROM url WHERE state = 4"))
+        assert {(key.url_id, key.attempt) for key in done} <= complete
+        await rig.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
