@@ -16,14 +16,14 @@
 
 /* What a byte is to the functions below; filled once by fill_tables. */
 enum {
-    WORD = 1,     /* belongs to a word of the fingerprint */
-    PATH = 2,     /* stands in the path of a canonical URL as it is */
-    QUERY = 4,    /* stands in the query of a canonical URL as it is */
-    HOST = 8,     /* stands in a host that needs no further look */
-    UNRESERVED = 16, /* RFC 3986 2.3 */
+    PATH = 1,       /* stands in the path of a canonical URL as it is */
+    QUERY = 2,      /* stands in the query of a canonical URL as it is */
+    HOST = 4,       /* stands in a host that needs no further look */
+    UNRESERVED = 8, /* RFC 3986 2.3 */
 };
 
 static uint8_t traits[256];
+/* Bytes of words as the fingerprint hashes them; 0 for all that separates words. */
 static uint8_t folded[256];
 
 static int is_digit(unsigned c) { return c >= '0' && c <= '9'; }
@@ -35,8 +35,6 @@ static void fill_tables(void)
     for (unsigned c = 0; c < 256; c++) {
         int alnum = is_digit(c) || is_lower(c) || is_upper(c);
         uint8_t found = 0;
-        if (alnum || c > 0x7F)
-            found |= WORD;
         if (alnum || (c && c < 0x80 && strchr("-._~", (int)c)))
             found |= UNRESERVED | PATH | QUERY;
         if (c && c < 0x80 && strchr("!$&()*+,:;=@[]|", (int)c))
@@ -48,7 +46,7 @@ static void fill_tables(void)
         if (is_digit(c) || is_lower(c) || c == '-' || c == '_')
             found |= HOST;
         traits[c] = found;
-        folded[c] = (uint8_t)(is_upper(c) ? c + ('a' - 'A') : c);
+        folded[c] = (uint8_t)(is_upper(c) ? c + ('a' - 'A') : alnum || c > 0x7F ? c : 0);
     }
 }
 
@@ -95,32 +93,33 @@ static int is_unspaced(const uint8_t *at)
     }
 }
 
-/* Writes the hashes of all words to `words`, which has room for one per byte; returns how many. */
+/* Writes the hashes of all words to `words`, which has room for one per byte; returns how many.
+ * No branch depends on where words end, for no processor can foresee that: the hash so far is always written. */
 static size_t hash_words(const uint8_t *text, size_t length, uint64_t *words)
 {
     const uint8_t *at = text, *end = text + length;
-    /* Within a word `power` is never 1: the multiplier's order is far above BYTES_MAX. */
     uint64_t hash = 0, power = 1;
+    uint64_t inside = 0;
     size_t count = 0;
     for (; at < end; at++) {
-        if (traits[*at] & WORD) {
-            int alone = *at >= 0xE0 && end - at >= 3 && is_unspaced(at);
-            if (!alone) {
-                hash += folded[*at] * power;
-                power *= MULTIPLIER;
-                continue;
-            }
-            if (power != 1)
-                words[count++] = hash;
+        uint64_t byte = folded[*at];
+        uint64_t word = byte != 0;
+        words[count] = hash;
+        if (byte >= 0xE0 && end - at >= 3 && is_unspaced(at)) {
+            count += (size_t)inside;
             words[count++] = at[0] + at[1] * MULTIPLIER + at[2] * (MULTIPLIER * MULTIPLIER);
             at += 2;
-        } else if (power != 1) {
-            words[count++] = hash;
+            word = 0;
+        } else {
+            count += (size_t)(inside & ~word);
         }
-        hash = 0;
-        power = 1;
+        /* All ones within a word, so that both begin anew behind it. */
+        uint64_t mask = 0 - word;
+        hash = (hash + byte * power) & mask;
+        power = ((power * MULTIPLIER - 1) & mask) + 1;
+        inside = word;
     }
-    if (power != 1)
+    if (inside)
         words[count++] = hash;
     return count;
 }
@@ -158,9 +157,16 @@ static uint64_t *sorted(uint64_t *from, uint64_t *to, size_t count)
         for (size_t low = 0; low < count; low += 2 * width) {
             size_t middle = low + width < count ? low + width : count;
             size_t high = low + 2 * width < count ? low + 2 * width : count;
-            size_t left = low, right = middle;
-            for (size_t i = low; i < high; i++)
-                to[i] = left < middle && (right >= high || from[left] <= from[right]) ? from[left++] : from[right++];
+            size_t left = low, right = middle, next = low;
+            while (left < middle && right < high) {
+                uint64_t first = from[left], second = from[right];
+                size_t is_first = first <= second;
+                to[next++] = is_first ? first : second;
+                left += is_first;
+                right += !is_first;
+            }
+            memcpy(to + next, from + left, (middle - left) * sizeof *to);
+            memcpy(to + next + (middle - left), from + right, (high - right) * sizeof *to);
         }
         uint64_t *swap = from;
         from = to;

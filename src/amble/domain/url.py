@@ -99,7 +99,9 @@ class Base:
         root = self.directory[: self.directory.index("/", 8) + 1]
         self.root = root if _is_canonical_origin(root[:-1]) else ""
         # Whether a canonical path behind the directory makes a canonical URL.
-        self.is_plain = bool(self.root) and _normal_percent(self.directory) == self.directory
+        self.is_plain = self.root != "" and (
+            "%" not in self.directory or _normal_percent(self.directory) == self.directory
+        )
 
     def __repr__(self) -> str:
         return f"Base({self.text!r})"
