@@ -51,13 +51,12 @@ def status(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     place = crawl_folder.find(folder)
     with reading.open_reports(place) as reports:
         answer = reports.status()
-    pid = crawl_folder.running_pid(place)
+    pid, trouble = crawl_folder.running_pid(place), crawl_folder.running_trouble(place)
     if as_json:
-        output.write_json(
-            {"folder": str(place), "running": pid is not None, "pid": pid, **output.plain(answer)}
-        )
+        running = {"folder": str(place), "running": pid is not None, "pid": pid, "trouble": trouble}
+        output.write_json({**running, **output.plain(answer)})
     else:
-        output.write_lines(tables.status_lines(answer, place, pid))
+        output.write_lines(tables.status_lines(answer, place, pid, trouble))
     return 0
 
 
@@ -242,11 +241,11 @@ def _dry_run_facts(run: Any) -> dict[str, Any]:
 
 def _rules(folder: Path, origin: OriginLine | None) -> RuleSet | None:
     """The robots rules that the crawl holds for an origin, None where there are none at hand."""
-    from amble.app import reading
+    from amble.app import keeping
 
     if origin is None or origin.robots_rules is None:
         return None
-    return reading.read_robots_rules(folder, origin.robots_rules)
+    return keeping.read_robots_rules(folder, origin.robots_rules)
 
 
 def config_show(folder: FolderArgument = None, as_json: JsonOption = False) -> int:

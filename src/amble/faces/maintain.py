@@ -30,7 +30,7 @@ def export(
 ) -> int:
     """Write the documents of a crawl. Again and again: a file is continued, and each document is in it once."""
     from amble.app import folder as crawl_folder
-    from amble.app import reading
+    from amble.app import keeping
     from amble.domain.errors import ConfigErrors
     from amble.faces import output, text
 
@@ -38,13 +38,13 @@ def export(
         raise ConfigErrors([f"--to {to!r} is not accepted: give one of {', '.join(TARGETS)}"])
     place = crawl_folder.find(folder)
     if file == "-":
-        result = reading.export_jsonl(place, None)
+        result = keeping.export_jsonl(place, None)
         sys.stdout.flush()
     else:
         target = Path(file) if file is not None else place / "export" / "documents.jsonl"
         if target.is_dir():
             raise ConfigErrors([f"--file {target}: that is a folder; name a file in it"])
-        result = reading.export_jsonl(place, target)
+        result = keeping.export_jsonl(place, target)
     told = f"{text.plural(result.documents, 'document')} written to {text.safe(result.target)}"
     if as_json and file != "-":
         output.write_json(result)
@@ -56,14 +56,14 @@ def export(
 def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     """Check a crawl from outside: every record, digest and index line of its archive, every state of its frontier."""
     from amble.app import folder as crawl_folder
-    from amble.app import reading
+    from amble.app import keeping
     from amble.faces import output, text
     from amble.faces.exits import ExitCode
 
     place = crawl_folder.find(folder)
     _, config = crawl_folder.settings_of(place, os.environ)
     found = 0
-    for problem in reading.verify(place, config):
+    for problem in keeping.verify(place, config):
         found += 1
         if as_json:
             output.write_json({"problem": problem})

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
 
 from amble.faces import text
 from amble.faces.exits import ExitCode, lines_for, write_crash_log
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # No terminal means a file or a pipe: there a table must never be folded.
 _PIPE_COLUMNS = 10_000
@@ -21,6 +23,9 @@ _PIPE_COLUMNS = 10_000
 
 def console(*, stderr: bool = False) -> Console:
     """A console that colours and folds on a terminal only, and never guesses at what looks like a number."""
+    # Only a running crawl draws; rich would be a third of what a short command costs.
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_COLUMNS
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
@@ -28,8 +33,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def is_live() -> bool:
     """Whether a picture can be drawn in place."""
-    screen = Console(stderr=True)
-    return sys.stderr.isatty() and not screen.is_dumb_terminal
+    return sys.stderr.isatty() and not console(stderr=True).is_dumb_terminal
 
 
 def write_json(value: Any) -> None:
