@@ -44,6 +44,8 @@ _REFRESH = re.compile(
     r"""(?:"([^"]*)|'([^']*)|(.*))""",
     re.IGNORECASE | re.DOTALL,
 )
+# A member of an enumeration is looked up by a function call: once, not for each link.
+_ANCHOR = int(Edge.ANCHOR)
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _WALKED = ("a", "area", "link", "meta", "base", "title", "frame", "iframe", "body")
 _PLAIN = PlainText(layout="strict", bullet="")
@@ -222,7 +224,7 @@ class _Walk:
             bound = self._anchor_chars_max
             # Twice the bound leaves room for the white space that collapses.
             anchor = collapse(whole[: 2 * bound], bound)
-        self.links.add(href, Edge.ANCHOR, bits, anchor)
+        self.links.add(href, _ANCHOR, bits, anchor)
 
     def _link(self, element: Element) -> None:
         href = element.attr("href")
@@ -248,10 +250,11 @@ class _Walk:
             if name.strip().lower() in self._robots_names:
                 self.directives |= meta_bits(element.attr("content") or "")
             return
-        pragma = (element.attr("http-equiv") or "").strip().lower()
+        pragma = element.attr("http-equiv")
         content = element.attr("content") if pragma else None
-        if not content:
+        if not pragma or not content:
             return
+        pragma = pragma.strip().lower()
         if pragma == "refresh":
             target = _refresh_target(content)
             if target:

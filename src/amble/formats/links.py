@@ -6,7 +6,6 @@ from collections import Counter
 
 from msgspec import Struct
 
-from amble.domain.attempt import Edge
 from amble.domain.decision import Reason
 from amble.domain.manifest import NOFOLLOW, SPONSORED, UGC, Link
 from amble.domain.url import Base, Canonicalizer
@@ -29,7 +28,7 @@ def rel_bits(rel: str) -> int:
 class RawLink(Struct, gc=False):
     """One distinct href of a document: how it was first found, rel bits AND-ed over its occurrences, first anchor."""
 
-    edge: Edge
+    edge: int
     rel: int
     anchor: str
 
@@ -49,8 +48,8 @@ class RawLinks:
         self.links_max = links_max
         self.truncated = False
 
-    def add(self, href: str, edge: Edge, rel: int = 0, anchor: str = "") -> None:
-        """Remember one occurrence."""
+    def add(self, href: str, edge: int, rel: int = 0, anchor: str = "") -> None:
+        """Remember one occurrence; `edge` is an attempt.Edge."""
         known = self.found.get(href)
         if known is not None:
             known.again(rel, anchor)
@@ -76,5 +75,5 @@ class RawLinks:
             twin = merged.setdefault(url, raw)
             if twin is not raw:
                 twin.again(raw.rel, raw.anchor)
-        links = [Link(url, int(raw.edge), raw.rel, raw.anchor) for url, raw in merged.items()]
+        links = [Link(url, raw.edge, raw.rel, raw.anchor) for url, raw in merged.items()]
         return links, dict(dropped)
