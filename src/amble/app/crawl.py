@@ -16,7 +16,7 @@ from typing import Any
 from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
 from amble.domain.attempt import Lease
 from amble.domain.decision import Category, Reason
-from amble.domain.errors import AmbleError, StoreBroken
+from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable
 from amble.domain.frontier import LeaseReply, OpenManifest, Takeover
 from amble.domain.policy import Budget
 from amble.domain.report import Status
@@ -37,6 +37,8 @@ STOP_FETCH_GRACE_S = 3.0
 STOP_PARSE_GRACE_S = 5.0
 # The same when the crawl ends by itself: nothing presses.
 END_GRACE_S = 70.0
+# How long a stop waits for a frontier that cannot be written before the run ends without its last writes.
+STOP_STORE_GRACE_S = 4.0
 RATE_WINDOW_S = 5.0
 TICK_S = 0.5
 STATUS_EVERY_S = 1.0
@@ -62,6 +64,7 @@ class Parts:
     read_status: Callable[[], Awaitable[Status | None]]
     publish: Callable[[], Awaitable[int]] | None
     on_status: Callable[[Progress], None]
+    abandon_store: Callable[[StoreUnavailable], None]
     close: Callable[[], Awaitable[None]]
     budget: Budget
     concurrency: int
@@ -96,15 +99,19 @@ class Crawl:
     async def run(self) -> CrawlResult:
         """Until nothing is left to do, a budget is spent, or somebody says stop. Closes everything it was given."""
         self._started_s = self.parts.clock.monotonic_s()
+        self.parts.on_status(self.progress())
         reason, trouble = EndReason.TROUBLE, ""
         try:
             reason = await self._work()
         except* (AmbleError, OSError) as group:
-            trouble = "; ".join(str(error) for error in _leaves(group))
+            trouble = _told(group)
             self.parts.telemetry.event("crawl.trouble", detail=trouble)
         finally:
             await self._look()
-            await self.parts.close()
+            try:
+                await self.parts.close()
+            except (AmbleError, OSError) as error:
+                reason, trouble = EndReason.TROUBLE, trouble or str(error)
         return self._result(reason, trouble)
 
     def progress(self) -> Progress:
@@ -135,6 +142,7 @@ class Crawl:
             upkeep = [
                 crew.create_task(self._every(TICK_S, self._expire), name="expire"),
                 crew.create_task(self._every(STATUS_EVERY_S, self._look), name="status"),
+                crew.create_task(self._stop_without_store(), name="stop without the store"),
             ]
             if self.parts.publish is not None:
                 upkeep.append(crew.create_task(self._every(TICK_S, self._publish), name="publish"))
@@ -302,6 +310,15 @@ class Crawl:
         if rest:
             await asyncio.wait(rest)
 
+    async def _stop_without_store(self) -> None:
+        """Everybody who waits for a frontier that cannot be written would keep an operator's stop waiting as well."""
+        await self._stop.wait()
+        while True:
+            await self.parts.clock.sleep(STOP_STORE_GRACE_S)
+            detail = self.parts.health.troubles.get(Reason.STORE_UNAVAILABLE)
+            if detail is not None:
+                self.parts.abandon_store(StoreUnavailable(f"stopped while {detail}"))
+
     # -- upkeep and reporting ---------------------------------------------------------------------------------
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -370,6 +387,11 @@ class Crawl:
 def _counts(counts: dict[str, int]) -> tuple[ReasonCount, ...]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(ReasonCount(reason=reason, count=count) for reason, count in ordered)
+
+
+def _told(group: BaseExceptionGroup[BaseException]) -> str:
+    """What happened, once, however many tasks it happened to."""
+    return "; ".join(dict.fromkeys(str(error) for error in _leaves(group)))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Sequence[BaseException]:
