@@ -199,11 +199,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class FetchFailure:
-    """The exchange failed without a usable answer."""
+    """The exchange failed without a usable answer.
+
+    `stale`: a kept connection turned out dead before a byte of the answer came. That says nothing about the URL; it
+    may be asked for again at once, under a permit of its own.
+    """
 
     category: Category
     detail: str
     timings: Timings = field(default_factory=Timings)
+    stale: bool = False
 
 
 class Transport(Protocol):

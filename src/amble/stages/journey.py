@@ -24,7 +24,7 @@ from amble.ports import Archive, FetchFailure, Parsed, Permit, Reply, Telemetry
 from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import REDIRECTS, Fetcher, trouble_of
-from amble.stages.gate import EgressGate, Lapsed, Unreachable
+from amble.stages.gate import Answer, EgressGate, Lapsed, Unreachable
 from amble.stages.parse import Extraction
 from amble.stages.store import Exchange, Recorder
 from amble.stages.work import Extracted, Source
@@ -64,6 +64,9 @@ class Dispatch:
                 outcome = await self.fetcher.fetch(lease, answer)
             finally:
                 self.gate.finished(answer)
+            if isinstance(outcome, FetchFailure) and outcome.stale:
+                answer = await self._ask_again(lease, answer.url)
+                continue
             if isinstance(outcome, FetchFailure):
                 await self.recorder.fail(lease, outcome)
                 return None
@@ -75,6 +78,10 @@ class Dispatch:
                 await self._too_many_hops(lease, exchanges)
                 return None
             answer = await self._ask_hop(lease, hop)
+
+    async def _ask_again(self, lease: Lease, url: str) -> Answer:
+        """A kept connection was dead: no try is counted, but the next request waits for the origin's next start."""
+        return await (self.gate.ask(lease) if url == lease.url else self._ask_hop(lease, url))
 
     async def _no_permit(
         self, lease: Lease, answer: Refusal | Lapsed | Unreachable, exchanges: list[Exchange]
@@ -130,7 +137,7 @@ class Dispatch:
         target = self.canonicalizer.canon(location, base)
         return None if isinstance(target, Reason) else target
 
-    async def _ask_hop(self, lease: Lease, url: str) -> Permit | Refusal | Lapsed | Unreachable:
+    async def _ask_hop(self, lease: Lease, url: str) -> Answer:
         """Ask the gate for the hop, waiting for the other origin's turn within bounds."""
         clock = self.gate.clock
         give_up_s = clock.monotonic_s() + HOP_WAIT_S_MAX

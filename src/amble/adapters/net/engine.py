@@ -69,14 +69,13 @@ class Engine:
         """Send the request and read the answer into the exchange's parser.
 
         Gives the connection that carried it (which may be closed by now), or the fault. Cancellation closes the
-        connection. A pooled connection that turns out dead before the first byte of the answer is replaced.
+        connection. A pooled connection that turns out dead before the first byte of the answer is a stale fault and
+        not replaced: the request may have arrived, and a second one needs a start of its own.
         """
         pooled = self._take_idle(endpoint)
         if pooled is not None:
             exchange.started_s = self._clock()
-            fault = await self._perform(pooled, exchange)
-            if fault is None or not fault.stale:
-                return fault or pooled
+            return await self._perform(pooled, exchange) or pooled
         opened = await self._open(endpoint, exchange)
         if isinstance(opened, Fault):
             return opened

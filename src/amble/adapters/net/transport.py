@@ -107,7 +107,8 @@ class Http1Transport:
             outcome = await self._engine.run(endpoint, exchange)
             if isinstance(outcome, Fault):
                 spool.discard()
-                return FetchFailure(outcome.category, outcome.detail, _timings(exchange, self._clock()))
+                timings = _timings(exchange, self._clock())
+                return FetchFailure(outcome.category, outcome.detail, timings, stale=outcome.stale)
             return self._reply(exchange, outcome, spool, dropped=dropped)
         except OSError as error:
             spool.discard()
