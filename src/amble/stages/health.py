@@ -7,11 +7,14 @@ the probe of the part in question ends it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from amble.domain.decision import Reason
-from amble.ports import Clock, Telemetry
+from amble.domain.errors import ArchiveUnavailable
+from amble.domain.fetched import BodyRef
+from amble.domain.record import NewRecord
+from amble.ports import Archive, Clock, Telemetry
 
 PROBE_EVERY_S = 0.5
 
@@ -57,3 +60,22 @@ class Health:
             self.report(reason, detail)
             await self.clock.sleep(PROBE_EVERY_S)
         self.clear(reason)
+
+
+async def append_when_well(archive: Archive, records: Sequence[NewRecord], health: Health) -> list[BodyRef]:
+    """Append, however long the archive is unwell. The trouble ends with an append that worked.
+
+    A probe alone proves little: a small file may fit where these records do not (a quota, a limit on file sizes).
+    """
+    while True:
+        try:
+            refs = await archive.append(records)
+        except ArchiveUnavailable as trouble:
+            detail: str | None = str(trouble)
+        else:
+            health.clear(Reason.ARCHIVE_UNAVAILABLE)
+            return refs
+        while detail is not None:
+            health.report(Reason.ARCHIVE_UNAVAILABLE, detail)
+            await health.clock.sleep(PROBE_EVERY_S)
+            detail = await archive.probe()

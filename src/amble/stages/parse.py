@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amble.domain.decision import Reason
-from amble.domain.errors import ArchiveUnavailable, SandboxUnavailable
+from amble.domain.errors import SandboxUnavailable
 from amble.domain.frontier import ParseStrike
 from amble.domain.policy import ParseLimits
 from amble.formats import manifest_json, warc
@@ -25,7 +25,7 @@ from amble.ports import (
     ParseTask,
     Telemetry,
 )
-from amble.stages.health import Health
+from amble.stages.health import Health, append_when_well
 from amble.stages.work import Extracted, Source
 
 
@@ -50,7 +50,8 @@ class Extraction:
             if isinstance(outcome, Parsed):
                 return await self._store(source, outcome)
             strikes += 1
-            final = strikes >= self.limits.strikes_max
+            # What cannot be decoded today cannot be decoded tomorrow; everything else gets its tries.
+            final = strikes >= self.limits.strikes_max or outcome.reason == "decode"
             self.telemetry.event(
                 "parse.failed",
                 url=source.lease.url,
@@ -86,13 +87,7 @@ class Extraction:
 
     async def _store(self, source: Source, parsed: Parsed) -> Extracted:
         records = self._records(source, parsed)
-        while True:
-            try:
-                refs = await self.archive.append(records)
-                break
-            except ArchiveUnavailable as trouble:
-                self.health.report(Reason.ARCHIVE_UNAVAILABLE, str(trouble))
-                await self.health.probe_until_well(Reason.ARCHIVE_UNAVAILABLE, self.archive.probe)
+        refs = await append_when_well(self.archive, records, self.health)
         return Extracted(
             parsed=parsed,
             generation=self.pool.generation,
@@ -108,7 +103,9 @@ class Extraction:
                 date_s=now_s,
                 url=url,
                 refers_to=source.record_id,
-                block=manifest_json.encode(parsed.manifest, parsed.main),
+                block=manifest_json.encode(
+                    parsed.manifest, b"" if parsed.main == parsed.text else parsed.main
+                ),
                 content_type=manifest_json.CONTENT_TYPE,
             )
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from amble.domain.attempt import GiveUp, Lease, RetryAt, RobotsState, UrlKind, after_failure
 from amble.domain.decision import Category, Reason, Refusal
-from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
+from amble.domain.errors import ArchiveBroken
 from amble.domain.fetched import BodyRef, Fetched, Timings, Validators
 from amble.domain.frontier import (
     Applied,
@@ -26,7 +26,7 @@ from amble.domain.politeness import backoff, effective_delay_ms, retry_after_ms
 from amble.domain.robots import RobotsOutcome, decide_failure, still_serving
 from amble.formats import warc
 from amble.ports import Archive, Clock, Entropy, FetchFailure, Frontier, NewRecord, Permit, Reply, Telemetry
-from amble.stages.health import Health
+from amble.stages.health import Health, append_when_well
 
 # How long the token of a FETCHED page may be held while it waits for a parser; it never lapses to a refetch.
 PARSE_HOLD_MS = 600_000
@@ -148,7 +148,7 @@ class Recorder:
         records: list[NewRecord] = []
         for exchange in exchanges:
             records += self._records(exchange, original if exchange is last else None)
-        refs = await self._append(records)
+        refs = await append_when_well(self.archive, records, self.health)
         if original is None:
             body_ref = refs[-1]
         record_id = records[-1].headers[0][1] if original is None else original.record_id
@@ -219,14 +219,6 @@ class Recorder:
             # The copy that the index names is gone; this one is stored in full and replaces it.
             self.telemetry.event("archive.broken", url=lease.url, ref=str(ref), detail=str(broken))
             return None, None
-
-    async def _append(self, records: Sequence[NewRecord]) -> list[BodyRef]:
-        while True:
-            try:
-                return await self.archive.append(records)
-            except ArchiveUnavailable as trouble:
-                self.health.report(Reason.ARCHIVE_UNAVAILABLE, str(trouble))
-                await self.health.probe_until_well(Reason.ARCHIVE_UNAVAILABLE, self.archive.probe)
 
     def _records(self, exchange: Exchange, original: warc.Original | None) -> list[NewRecord]:
         reply = exchange.reply
