@@ -7,6 +7,7 @@ crash leaves the old or the new one.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -242,6 +243,16 @@ def settings_of(folder: Path | None, env: Mapping[str, str]) -> tuple[dict[str, 
     config = configure(values, seeds, problems)
     complain(problems)
     return values, config
+
+
+def running_trouble(folder: Path) -> str | None:
+    """What is broken around the process that crawls in a folder, and what it waits for; None when all is well."""
+    pid = running_pid(folder)
+    try:
+        told = json.loads((folder / "run" / "status.json").read_bytes())
+        return str(told["trouble"]) if pid and told["pid"] == pid and told["trouble"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def running_pid(folder: Path) -> int | None:

@@ -7,9 +7,10 @@ is built to survive.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from amble.app import folder as crawl_folder
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from amble.app.crawl import Crawl
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOBODY_READS = frozenset({errno.EPIPE, errno.EIO})
 
 
 def run_crawl(plan: Plan, display: Display) -> ExitCode:
@@ -68,7 +70,7 @@ class _Stopper:
             self._crawl.stop()
         try:
             self._display.stopping()
-        except BrokenPipeError:
+        except OSError:
             pass  # nobody reads; the stop itself is under way
 
 
@@ -120,15 +122,24 @@ def _start(plan: Plan) -> Start:
 async def _shown(crawl: Crawl, display: Display, start: Start) -> CrawlResult:
     """Run to the end with a look several times a second."""
     running = asyncio.ensure_future(_as_coroutine(crawl))
-    try:
-        display.start(start)
-        while not running.done():
-            await asyncio.wait({running}, timeout=1 / REFRESH_PER_S)
-            display.show(crawl.progress())
-    except BrokenPipeError:
-        # Nobody reads any more (`amble crawl --json | head`): that is a request to stop, not a crash.
-        crawl.stop()
+    reads = _told(crawl, lambda: display.start(start))
+    while reads and not running.done():
+        await asyncio.wait({running}, timeout=1 / REFRESH_PER_S)
+        reads = _told(crawl, lambda: display.show(crawl.progress()))
     return await running
+
+
+def _told(crawl: Crawl, tell: Callable[[], None]) -> bool:
+    """Whether anybody can be told anything any more."""
+    try:
+        tell()
+    except OSError as error:
+        if error.errno in _NOBODY_READS:
+            # `amble crawl --json | head`, or a terminal that was closed: a request to stop, not a crash.
+            crawl.stop()
+            return False
+        # A log on a full disk: this line is lost, the crawl is not.
+    return True
 
 
 def _as_coroutine(crawl: Crawl) -> Coroutine[Any, Any, CrawlResult]:

@@ -45,12 +45,14 @@ def _with_counts(total: int, of: Mapping[str, int]) -> str:
 # --- status ------------------------------------------------------------------------------------------------------
 
 
-def status_lines(status: Status, folder: Path, pid: int | None) -> Iterator[str]:
+def status_lines(status: Status, folder: Path, pid: int | None, trouble: str | None = None) -> Iterator[str]:
     """A crawl at a glance."""
     running = (
         "no process works in it" if pid is None else f"process {pid} works in it" if pid else "being crawled"
     )
     yield row("folder", f"{text.safe(str(folder))} ({running})")
+    if trouble:
+        yield row("trouble", text.safe(trouble))
     yield row("pages", f"{text.count(status.pages)}, {text.size(status.body_bytes)} of bodies")
     yield row("documents", _with_counts(status.documents, {}) + _withheld(status))
     yield row(
