@@ -8,7 +8,8 @@ understood. Commands (`do`):
            Host `*` is every host. Status, stall, reset and delay hold for robots.txt too.
 - `clear`  host (or `*`: all overrides).
 - `dns`    state: alive, dead (no answer to anything), servfail.
-- `name`   name, addresses (list), ttl_s, rcode, silent: replaces what the zone says.
+- `name`   name, addresses (list), ttl_s, rcode, silent, alias: replaces what the zone says. `turns` (lists of
+           addresses) instead of addresses: one after the other, round and round.
 - `stats`  requests served, DNS questions by name, connections.
 - `flush`  the access log.
 """
@@ -107,10 +108,11 @@ class Control:
                 self._zone.state = command["state"]
             case "name":
                 self._zone.names[command["name"]] = Name(
-                    [tuple(command.get("addresses", ()))],
+                    [tuple(turn) for turn in command.get("turns", [command.get("addresses", ())])],
                     ttl_s=command.get("ttl_s", TTL_S),
                     rcode=command.get("rcode", NOERROR),
                     silent=command.get("silent", False),
+                    alias=command.get("alias", ""),
                 )
             case "stats":
                 questions = dict(self._zone.asked)
