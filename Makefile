@@ -13,7 +13,7 @@ ARGS   ?=
 install: $(STAMP)
 
 # Exact versions from the lock file first, then amble itself without looking for anything newer.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml setup.py src/amble/_native.c
 	@command -v $(PYTHON) >/dev/null || { echo "amble needs Python 3.11 or newer: set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amble needs Python 3.11 or newer; $(PYTHON) is older: set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: install the venv module of $(PYTHON)"; exit 1; }
@@ -48,8 +48,8 @@ docs: $(STAMP)
 	$(PY) tools/reference_docs.py
 
 bench: $(STAMP)
-	$(PY) -m bench.crawl $(ARGS)
-	$(PY) -m bench.frontier $(ARGS)
+	@$(PY) -m compileall -q src/amble
+	$(PY) -m bench $(ARGS)
 
 soak: $(STAMP)
 	$(PY) -m pytest -q -m soak --timeout 7200 tests/whole $(ARGS)

@@ -51,7 +51,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         ]  # fmt: skip
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         started_s = time.monotonic()
-        amble = AmbleProcess(arguments, folder / "amble.out", env=dict(item.split("=", 1) for item in options.env))
+        amble = AmbleProcess(
+            arguments, folder / "amble.out", env=dict(item.split("=", 1) for item in options.env)
+        )
         by_role: dict[int, tuple[str, float]] = {}
         peak = 0
         while amble.process.poll() is None:
@@ -78,7 +80,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "cpu_s": round(total_s, 2),
         "pages_per_cpu_s": round(len(pages) / total_s, 1),
         "ms_per_page": round(1000 * total_s / max(1, len(pages)), 2),
-        "ms_per_page_by_role": {role: round(1000 * used / max(1, len(pages)), 2) for role, used in roles.items()},
+        "ms_per_page_by_role": {
+            role: round(1000 * used / max(1, len(pages)), 2) for role, used in roles.items()
+        },
         "wall_s": round(wall_s, 1),
         "peak_rss_mb": round(peak / 1e6),
         "spacing_violations": len(log.spacing(entries, options.delay)),
@@ -86,8 +90,11 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line; None: of this process."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pages", type=int, default=3000)
     parser.add_argument("--origins", type=int, default=500)
     parser.add_argument("--pages-per-origin", type=int, default=40)
@@ -97,8 +104,17 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=256)
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for amble")
     parser.add_argument("--keep", type=Path, help="keep the crawl folder here")
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def adopt_orphans() -> None:
+    """Whatever amble leaves behind counts as a child of this process, so that its CPU is seen."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def main() -> int:
+    options = options_of(None)
+    adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="amble-bench-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 A page cycle is lease + reserve + fetched + parsed + complete + admit of 30 candidates of which 3 are new, 64 cycles
 to a commit. The file is bulk-loaded first, so its pages are full and the first inserts split them.
 
-    python bench/frontier.py --urls 100000 --urls 1000000 --seconds 5
+    python -m bench.frontier --urls 100000 --urls 1000000 --seconds 5
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import resource
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from amble.adapters.sql import messages as m
@@ -163,29 +164,54 @@ class World:
         return len(reply.leases), lease_cpu + apply_cpu, codec_cpu
 
 
-def run(urls: int, origins: int, seconds: float, *, profile: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Averages over the page cycles of one measurement; microseconds of CPU and bytes."""
+
+    urls: int
+    origins: int
+    bytes_per_url: float
+    store_us: float
+    codec_us: float
+    wal_bytes: float
+    rss_mb: int
+
+    def line(self) -> str:
+        """All of them."""
+        return (
+            f"{self.urls:>9,} URLs {self.origins:>7,} origins  {self.bytes_per_url:5.0f} B/URL"
+            f"  {self.store_us:6.0f} µs store CPU/page  {self.codec_us:4.0f} µs codec"
+            f"  {1e6 / (self.store_us or 1):5.0f} pages/CPU-s  {self.wal_bytes / 1000:4.0f} KB WAL/page"
+            f"  {self.rss_mb} MB RSS"
+        )
+
+
+def measure(urls: int, origins: int, seconds: float, profiler: cProfile.Profile | None = None) -> Figures:
+    """Run page cycles for `seconds` on a frontier with `urls` known URLs."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "frontier.db"
         world = World(file, urls, origins)
         size = file.stat().st_size
-        profiler = cProfile.Profile()
         world.tick(0)
         began, pages, cpu, codec = time.perf_counter(), 0, 0.0, 0.0
-        if profile:
+        if profiler is not None:
             profiler.enable()
         while time.perf_counter() - began < seconds:
             done, used, coded = world.tick(pages * 1000)
             pages, cpu, codec = pages + done, cpu + used, codec + coded
-        profiler.disable()
+        if profiler is not None:
+            profiler.disable()
         wal = world.store.wal_bytes() / pages
-        print(
-            f"{urls:>9,} URLs {origins:>7,} origins  {size / urls:5.0f} B/URL  {1e6 * cpu / pages:6.0f} µs store CPU/page"
-            f"  {1e6 * codec / pages:4.0f} µs codec  {pages / (cpu or 1):5.0f} pages/CPU-s  {wal / 1000:4.0f} KB WAL/page"
-            f"  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB RSS"
-        )
-        if profile:
-            pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
         world.store.close()
+        return Figures(
+            urls=urls,
+            origins=origins,
+            bytes_per_url=size / urls,
+            store_us=1e6 * cpu / pages,
+            codec_us=1e6 * codec / pages,
+            wal_bytes=wal,
+            rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        )
 
 
 def main() -> None:
@@ -198,7 +224,10 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     for urls in arguments.urls or [100_000, 1_000_000]:
-        run(urls, arguments.origins, arguments.seconds, profile=arguments.profile)
+        profiler = cProfile.Profile() if arguments.profile else None
+        print(measure(urls, arguments.origins, arguments.seconds, profiler).line())
+        if profiler is not None:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
 
 
 if __name__ == "__main__":
