@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from amble.app.pace import Pace
 from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
 from amble.domain.attempt import Lease
 from amble.domain.decision import Category, Reason
@@ -39,7 +39,6 @@ STOP_PARSE_GRACE_S = 5.0
 END_GRACE_S = 70.0
 # How long a stop waits for a frontier that cannot be written before the run ends without its last writes.
 STOP_STORE_GRACE_S = 4.0
-RATE_WINDOW_S = 5.0
 TICK_S = 0.5
 STATUS_EVERY_S = 1.0
 
@@ -84,7 +83,7 @@ class Crawl:
     _started_s: float = 0.0
     _status: Status | None = None
     _binding: str = ""
-    _rates: deque[tuple[float, int]] = field(default_factory=deque)
+    _pace: Pace = field(default_factory=Pace)
     _pages_before: int | None = None
     _crew: asyncio.TaskGroup | None = None
 
@@ -345,17 +344,10 @@ class Crawl:
     def _count(self, reply: LeaseReply) -> None:
         if self._pages_before is None:
             self._pages_before = reply.pages
-        now_s = self.parts.clock.monotonic_s()
-        if not self._rates or now_s - self._rates[-1][0] >= TICK_S:
-            self._rates.append((now_s, reply.pages))
-            while len(self._rates) > 2 and now_s - self._rates[0][0] > RATE_WINDOW_S:
-                self._rates.popleft()
+        self._pace.note(self.parts.clock.monotonic_s(), reply.pages)
 
     def _rate(self) -> float:
-        if len(self._rates) < 2:
-            return 0.0
-        (first_s, first), (last_s, last) = self._rates[0], self._rates[-1]
-        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+        return self._pace.per_s(self.parts.clock.monotonic_s())
 
     def _elapsed_s(self) -> float:
         return self.parts.clock.monotonic_s() - self._started_s
@@ -380,7 +372,7 @@ class Crawl:
             failures=_counts(status.failures if status else {}),
             exclusions=_counts(status.exclusions if status else {}),
             refused=_counts(status.refused if status else {}),
-            trouble=trouble,
+            trouble=trouble or self.parts.health.describe() or "",
         )
 
 

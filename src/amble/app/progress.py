@@ -59,7 +59,8 @@ class CrawlResult:
 
     `next_due_s`: seconds until the next queued URL becomes due (None: nothing is queued, or not known).
     `refused`: why candidate links were not admitted; `failures`: why attempts failed; `exclusions`: why admitted
-    URLs may not be fetched. Each list is the most frequent first. `trouble` says what was broken, for TROUBLE.
+    URLs may not be fetched. Each list is the most frequent first. `trouble` says what was broken at the end, "" for
+    nothing.
     """
 
     reason: EndReason
