@@ -22,6 +22,10 @@ from amble.ports import Clock, Entropy
 
 __all__ = ["ArchiveLimits", "DirectoryArchive"]
 
+# Bounds of the linger when it follows the pages under way (`pace`).
+LINGER_S_MAX = 0.040
+PAGES_PER_S = 200
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Append:
@@ -61,6 +65,7 @@ class DirectoryArchive:
     ) -> None:
         self._folder = folder
         self._limits = limits or ArchiveLimits()
+        self._linger_s = self._limits.linger_s
         self._writer = SegmentWriter(folder, clock, entropy, limits=self._limits, info=info or {}, sync=sync)
         self._reader = SegmentReader(folder, open_files_max=open_files_max)
         self._queue: SimpleQueue[_Append | _Probe | _Stop] = SimpleQueue()
@@ -68,6 +73,10 @@ class DirectoryArchive:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._close_trouble: OSError | ArchiveUnavailable | None = None
+
+    def pace(self, in_flight: int) -> None:
+        """Wait for others in proportion to the pages under way, so that busy crawls share more of each sync."""
+        self._linger_s = min(LINGER_S_MAX, max(self._limits.linger_s, in_flight / (4 * PAGES_PER_S)))
 
     async def append(self, records: Sequence[NewRecord]) -> list[BodyRef]:
         """Append in order, into one segment; durable on return. Raises ArchiveUnavailable, then nothing is stored."""
@@ -146,7 +155,7 @@ class DirectoryArchive:
 
     def _serve(self, first: _Append) -> _Append | _Probe | _Stop | None:
         """Stage `first` and the appends that come within the linger, sync once, settle. Returns a job it did not do."""
-        deadline = time.monotonic() + self._limits.linger_s
+        deadline = time.monotonic() + self._linger_s
         batch: list[tuple[_Append | _Probe, object]] = []
         job: _Append | _Probe | _Stop | None = first
         try:

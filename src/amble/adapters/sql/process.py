@@ -17,14 +17,17 @@ from typing import Final
 
 import msgspec
 
-from amble.adapters.sql.connection import DRIVER, Driver
+from amble.adapters.sql.connection import DRIVER, Database, Driver, open_reader, trouble_of
 from amble.adapters.sql.messages import OpenStore
 from amble.adapters.sql.settings import StoreSettings
+from amble.adapters.sql.statements import load
 from amble.adapters.sql.wire import LINGER_S, StoreWire, hear_ready
 from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.domain.fetched import BodyRef
 
 # How long the process may take to finish after the agent closed.
 CLOSE_S: Final = 60.0
+_FIND_BODY: Final = load("work")["find_body"]
 
 
 class StoreProcess(StoreWire):
@@ -35,12 +38,14 @@ class StoreProcess(StoreWire):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         process: asyncio.subprocess.Process,
+        bodies: Database,
         *,
         linger_s: float = LINGER_S,
     ) -> None:
         """Use `start`."""
         super().__init__(reader, writer, linger_s=linger_s)
         self._process = process
+        self._bodies = bodies
 
     @classmethod
     async def start(
@@ -83,12 +88,22 @@ class StoreProcess(StoreWire):
             writer.close()
             await process.wait()
             raise
-        return cls(reader, writer, process, linger_s=linger_s)
+        return cls(reader, writer, process, open_reader(path, driver=driver), linger_s=linger_s)
 
     @property
     def pid(self) -> int:
         """The store process."""
         return self._process.pid
+
+    async def find_body(self, digest: bytes) -> BodyRef | None:
+        """See ports.Frontier.find_body. A read of what is committed, so it needs neither the process nor a commit."""
+        try:
+            row = self._bodies.execute(_FIND_BODY, (digest,)).fetchone()
+        except Exception as error:
+            if trouble_of(error) is None:
+                raise
+            return await super().find_body(digest)
+        return None if row is None else BodyRef.unpack(row[0])
 
     async def close(self) -> None:
         """See ports.Frontier.close. While the file cannot be written this waits for at most a minute.
@@ -97,6 +112,7 @@ class StoreProcess(StoreWire):
         death that callers have already been told of, it only cleans up.
         """
         told = self.broken
+        self._bodies.close()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await super().close()

@@ -32,6 +32,10 @@ FRAMES_MAX: Final = 2
 # Operations in one frame, so that a burst cannot make one endless transaction.
 OPERATIONS_MAX: Final = 4_096
 LINGER_S: Final = 0.008
+# Bounds of the linger when it follows the pages under way (`pace`).
+LINGER_S_MIN: Final = 0.005
+LINGER_S_MAX: Final = 0.040
+PAGES_PER_S: Final = 200
 # The first call after a pause this long goes at once.
 IDLE_S: Final = 0.05
 
@@ -65,6 +69,14 @@ class StoreWire(FrontierCalls):
         self.trouble: str | None = None
         self.on_trouble: Callable[[str | None], None] = lambda _: None
         self._receiver = self._loop.create_task(self._receive(), name="frontier store replies")
+
+    def pace(self, in_flight: int) -> None:
+        """Linger in proportion to the pages under way: what each of them waits is repaid by commits that are shared.
+
+        A lone page passes the store about four times; at `PAGES_PER_S` for all pages together the waits are not what
+        holds a crawl back.
+        """
+        self._linger_s = min(LINGER_S_MAX, max(LINGER_S_MIN, in_flight / (4 * PAGES_PER_S)))
 
     async def _call(self, operation: AnyOperation) -> Any:
         if self._ended is not None:
