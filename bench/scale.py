@@ -174,7 +174,7 @@ def first_life(options: argparse.Namespace, crawl: Path, web: TestWeb) -> dict[s
 
 def second_life(crawl: Path, web: TestWeb) -> dict[str, Any]:
     """kill -9 with leases in flight, then the time to the first request of the next run."""
-    web.control("site", host="*", delay_s=1.0)
+    web.control("site", host="*", stall=True)
     with running(crawl_arguments(crawl, web), crawl.parent / "second.out") as amble:
         started(amble, web, time.monotonic())
         live(amble, crawl, 5.0, ask=False)
