@@ -46,6 +46,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(PY) tools/lifecycle_doc.py
 	$(PY) tools/reference_docs.py
+	$(PY) tools/capacity_doc.py
 
 bench: $(STAMP)
 	@$(PY) -m compileall -q src/amble

@@ -202,3 +202,22 @@ class Capture(Struct, frozen=True, kw_only=True):
     links: int
     cursor: int
     text: BodyRef | None
+
+
+class FetchSample(Struct, frozen=True, kw_only=True):
+    """Means over page fetches of origins picked evenly, each origin counting by its pages. 0 where there is none.
+
+    `answered_share`: fetches that brought an answer; `error_share`: fetches whose answer was 4xx or 5xx. `answered_ms`
+    and `unanswered_ms` are mean durations, `body_bytes` the mean payload and `wire_bytes` what came over the wire of
+    an answer, `links` the distinct links of a parsed page.
+    """
+
+    origins: int
+    fetches: int
+    answered_share: float
+    error_share: float
+    answered_ms: float
+    unanswered_ms: float
+    body_bytes: float
+    wire_bytes: float
+    links: float

@@ -16,6 +16,7 @@ import typer
 
 import amble
 from amble.faces import inspect, maintain
+from amble.faces import plan as planning
 
 if TYPE_CHECKING:
     from amble.app.config import Given
@@ -258,6 +259,7 @@ app.command()(inspect.urls)
 app.command()(inspect.failed)
 app.command()(inspect.why)
 app.command()(inspect.check)
+app.command()(planning.plan)
 app.command()(maintain.export)
 app.command()(maintain.verify)
 app.command()(maintain.doctor)

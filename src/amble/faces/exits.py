@@ -57,7 +57,7 @@ MEANINGS: dict[ExitCode, tuple[str, str]] = {
         "Each line on standard error names one mistake and its fix.",
     ),
     ExitCode.FOUND: (
-        "The command worked, and its answer is a bad one: `verify` or `doctor` found a problem, `why` does not know the URL, `check` says that the URL would not be fetched.",
+        "The command worked, and its answer is a bad one: `verify` or `doctor` found a problem, `why` does not know the URL, `check` says that the URL would not be fetched, `plan` that the target is out of reach.",
         "Read the answer.",
     ),
     ExitCode.STOPPED: (

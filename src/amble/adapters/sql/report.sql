@@ -83,3 +83,12 @@ SELECT o.key || u.path FROM url AS u JOIN origin AS o ON o.id = u.id >> 36 WHERE
 
 -- last_publication: the newest sequence number
 SELECT coalesce(max(seq), 0) FROM publication;
+
+-- fetched_origin: the first origin from an id on of which a page was asked for
+SELECT o.id, o.pages FROM origin AS o WHERE o.id >= ?1 AND o.pages > 0 ORDER BY o.id LIMIT 1;
+
+-- page_fetches: attempts at the pages of one origin, whose ids are one range, with the links that each brought
+SELECT f.duration_ms, f.status, f.answer,
+  (SELECT max(m.links) FROM manifest AS m WHERE m.url_id = f.url_id AND m.attempt = f.attempt)
+FROM fetch AS f CROSS JOIN url AS u ON u.id = f.url_id
+WHERE f.url_id >= ?1 AND f.url_id < ?2 AND u.kind = 0 LIMIT ?3;

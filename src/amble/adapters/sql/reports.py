@@ -19,6 +19,7 @@ from amble.adapters.sql import tally
 from amble.adapters.sql.clock import StoreClock
 from amble.adapters.sql.connection import DRIVER, Database, Driver, open_reader, trouble_of
 from amble.adapters.sql.identity import SLOT_BITS, Slots, subject_of
+from amble.adapters.sql.means import Means
 from amble.adapters.sql.statements import load
 from amble.domain.decision import Reason
 from amble.domain.errors import CrawlFolderUnusable
@@ -27,6 +28,7 @@ from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
 from amble.domain.report import (
     DecisionLine,
     FetchLine,
+    FetchSample,
     ManifestLine,
     OriginLine,
     PublicationLine,
@@ -53,6 +55,9 @@ _SQL: Final = {
 _decode_answer = Decoder(Fetched).decode
 # How much of its history `explain` shows of one URL.
 HISTORY_MAX: Final = 20
+# Bounds of `fetch_sample`: a few thousand rows tell a mean as well as a million.
+SAMPLED_ORIGINS: Final = 256
+SAMPLED_FETCHES: Final = 32
 # `status` looks at so many origins, at the ends of so many equal steps through all of them where there are more: it is
 # asked every second by the running crawl.
 ORIGINS_SEEN_MAX: Final = 20_000
@@ -218,6 +223,25 @@ class SqliteReports:
         with self._reading():
             row = self._one("origin_by_key", key)
         return None if row is None else _origin(row)
+
+    def fetch_sample(
+        self, *, origins: int = SAMPLED_ORIGINS, fetches_each: int = SAMPLED_FETCHES
+    ) -> FetchSample:
+        """What fetching pages was like so far, by at most `origins` origins and `fetches_each` attempts of each."""
+        means = Means()
+        with self._reading():
+            last = int(self._one("last_origin")[0])
+            step, seen = max(1, -(-last // origins)), 0
+            for start in range(1, last + 1, step):
+                if start <= seen:
+                    continue
+                row = self._one("fetched_origin", start)
+                if row is None or means.origins >= origins:
+                    break
+                seen, pages = row
+                begin, end = seen << SLOT_BITS, (seen + 1) << SLOT_BITS
+                means.add_origin(pages, self._all("page_fetches", begin, end, fetches_each))
+        return means.sample()
 
     def publications(self, *, after: int = 0, limit: int = 100) -> list[PublicationLine]:
         """What was published after the sequence number `after`, in order."""
