@@ -69,6 +69,28 @@ def test_help_and_version_load_no_engine() -> None:
     assert not loaded & {"pydantic", "ssl", "apsw"}
 
 
+def test_looking_at_a_crawl_loads_nothing_that_crawls() -> None:
+    loaded = loaded_by("import amble.faces.cli, amble.faces.output, amble.faces.tables, amble.app.reading")
+    rooms = {".".join(name.split(".")[:3]) for name in loaded if name.startswith("amble.adapters.")}
+    assert rooms == {"amble.adapters.sql"}
+    assert not {name for name in loaded if name.startswith(("amble.stages", "amble.upkeep"))}
+    assert not loaded & {
+        "ssl",
+        "asyncio",
+        "pydantic",
+        "rich.console",
+        "turbohtml",
+        "numpy",
+        "importlib.metadata",
+    }
+
+
+def test_the_agent_loads_no_reader_of_pages() -> None:
+    loaded = loaded_by("import amble.app.build")
+    assert "amble.formats.registry" not in loaded
+    assert not loaded & {"turbohtml", "numpy", "brotli", "zstandard"}
+
+
 # A comment that promises work is work that is not done.
 _PROMISES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
