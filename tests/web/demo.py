@@ -63,7 +63,11 @@ class Demo:
     def advice(self, ready: Ready, amble: str) -> str:
         """What to look at when the crawl is over."""
         folder = shlex.quote(str(self.folder))
+        again = " ".join(
+            [shortest(Path(sys.executable)), "-m", "tests.web", "demo", *map(shlex.quote, self.more)]
+        )
         rows = [
+            (again, "goes on: the sites live only as long as this command does"),
             (f"{amble} status {folder}", "what there is, and what waits for what"),
             (f"{amble} failed {folder}", "what failed, and why"),
             (
@@ -92,12 +96,15 @@ def _folder(more: Sequence[str]) -> Path:
     return folder
 
 
+def shortest(path: Path) -> str:
+    """The path as a shell takes it, from here or from the root, whichever is shorter."""
+    return shlex.quote(min((os.path.relpath(path), str(path)), key=len))
+
+
 def amble_command() -> str:
-    """How to call amble here: the command beside this Python, as short as it may be said."""
+    """How to call amble here: the command beside this Python."""
     beside = Path(sys.executable).with_name("amble")
-    if not beside.exists():
-        return f"{shlex.quote(sys.executable)} -m amble"
-    return min((os.path.relpath(beside), str(beside)), key=len)
+    return shortest(beside) if beside.exists() else f"{shortest(Path(sys.executable))} -m amble"
 
 
 def finish(demo: Demo, ready: Ready) -> Callable[[int], None]:

@@ -132,7 +132,9 @@ CATEGORIES: dict[Category, Explanation] = {
     Category.REFUSED_DESTINATION: Explanation(
         "The name leads to an address that is private or special.", "--allow-net, for networks that are yours"
     ),
-    Category.PARSE_FAILED: Explanation("The parser died or ran over a limit on this page, more than once."),
+    Category.PARSE_FAILED: Explanation(
+        "The body cannot be decoded, or the parser died or ran over a limit on it more than once."
+    ),
     Category.INTERNAL: Explanation("A mistake in amble.", "report it with the log in the crawl folder"),
 }
 
