@@ -69,6 +69,10 @@ class Parts:
     concurrency: int
     backlog_max: int
     wait_s_max: float
+    # How long requests of an earlier owner may still be under way; 0: it is known to be stopped.
+    fence_wait_s: float = 0.0
+    expire_every_s: float = TICK_S
+    status_every_s: float = STATUS_EVERY_S
 
 
 @dataclass(slots=True)
@@ -76,8 +80,8 @@ class Crawl:
     """Run once, then throw away. `stop()` may be called at any time, also from a signal handler on the loop."""
 
     parts: Parts
-    _active: set[asyncio.Task[None]] = field(default_factory=set)
-    _extracting: set[asyncio.Task[None]] = field(default_factory=set)
+    _active: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    _extracting: dict[asyncio.Task[None], None] = field(default_factory=dict)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _started_s: float = 0.0
@@ -139,14 +143,15 @@ class Crawl:
         async with asyncio.TaskGroup() as crew:
             self._crew = crew
             upkeep = [
-                crew.create_task(self._every(TICK_S, self._expire), name="expire"),
-                crew.create_task(self._every(STATUS_EVERY_S, self._look), name="status"),
+                crew.create_task(self._every(self.parts.expire_every_s, self._expire), name="expire"),
+                crew.create_task(self._every(self.parts.status_every_s, self._look), name="status"),
                 crew.create_task(self._stop_without_store(), name="stop without the store"),
             ]
             if self.parts.publish is not None:
                 upkeep.append(crew.create_task(self._every(TICK_S, self._publish), name="publish"))
             await self._resume()
             await self.parts.seed()
+            await self._wait_out_earlier_owner()
             reason = await self._dispatch()
             await self._drain(reason)
             for task in upkeep:
@@ -154,6 +159,13 @@ class Crawl:
         if self.parts.publish is not None:
             await self._publish()
         return reason
+
+    async def _wait_out_earlier_owner(self) -> None:
+        """Start nothing while a request that an earlier owner has started may still be under way."""
+        if self.parts.fence_wait_s > 0:
+            until_s = self._started_s + self.parts.fence_wait_s
+            while (left_s := until_s - self.parts.clock.monotonic_s()) > 0 and not self._stop.is_set():
+                await self.parts.clock.sleep(min(left_s, TICK_S))
 
     async def _resume(self) -> None:
         """Take up what an earlier life left: half-consumed manifests and fetched bodies, before anything new."""
@@ -258,13 +270,13 @@ class Crawl:
             "internal", url=url, error=repr(bug), trace="".join(traceback.format_exception(bug))[-4000:]
         )
 
-    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, group: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None], name: str) -> None:
         assert self._crew is not None
         task = self._crew.create_task(work, name=name)
-        group.add(task)
+        group[task] = None
 
         def done(finished: asyncio.Task[None]) -> None:
-            group.discard(finished)
+            group.pop(finished, None)
             self._room.set()
             self.parts.scheduler.kick()
 
@@ -296,14 +308,14 @@ class Crawl:
         await self._settle(self._active, STOP_FETCH_GRACE_S if stopped else END_GRACE_S)
         await self._settle(self._extracting, STOP_PARSE_GRACE_S if stopped else END_GRACE_S)
 
-    async def _settle(self, group: set[asyncio.Task[None]], grace_s: float) -> None:
+    async def _settle(self, group: dict[asyncio.Task[None], None], grace_s: float) -> None:
         until_s = self.parts.clock.monotonic_s() + grace_s
         hurried = self._stop.is_set()
         while group and (left_s := until_s - self.parts.clock.monotonic_s()) > 0:
-            await asyncio.wait(set(group), timeout=min(left_s, TICK_S))
+            await asyncio.wait(list(group), timeout=min(left_s, TICK_S))
             if self._stop.is_set() and not hurried:
                 hurried, until_s = True, self.parts.clock.monotonic_s() + STOP_FETCH_GRACE_S
-        rest = set(group)
+        rest = list(group)
         for task in rest:
             task.cancel()
         if rest:

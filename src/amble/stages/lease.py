@@ -30,6 +30,7 @@ class Scheduler:
     policy: Policy
     epoch: int
     worker: int = 1
+    sleep_s_max: float = SLEEP_S_MAX
     last: LeaseReply | None = None
     _kick: asyncio.Event = field(default_factory=asyncio.Event)
     _asked_s: float = 0.0
@@ -65,7 +66,7 @@ class Scheduler:
 
     async def wait(self) -> None:
         """Until the next origin is due or something changed; at least `ASK_EVERY_S` since the last ask."""
-        wait_s = SLEEP_S_MAX
+        wait_s = self.sleep_s_max
         if self.last is not None and self.last.next_wake_ms is not None:
             wait_s = min(wait_s, max(0.0, (self.last.next_wake_ms - self.last.now_ms) / 1000))
         if wait_s > 0 and not self._kick.is_set():
