@@ -46,13 +46,12 @@ def wait_for_requests(web: TestWeb, count: int, amble: AmbleProcess) -> None:
     wait_until(enough, SOON_S, f"{count} requests")
 
 
-def trouble(out: Path) -> str | None:
-    """What run/status.json says is broken."""
+def told(out: Path, name: str) -> Any:
+    """One field of run/status.json; 0 when there is no such file yet, or no whole one."""
     try:
-        told: str | None = json.loads((out / "run" / "status.json").read_bytes())["trouble"]
+        return json.loads((out / "run" / "status.json").read_bytes())[name]
     except (OSError, ValueError):
-        return None
-    return told
+        return 0
 
 
 def wait_for_trouble(out: Path, word: str, amble: AmbleProcess) -> str:
@@ -60,10 +59,10 @@ def wait_for_trouble(out: Path, word: str, amble: AmbleProcess) -> str:
 
     def named() -> bool:
         assert amble.process.poll() is None, f"ended instead of waiting: {amble.text()[-2000:]}"
-        return word in (trouble(out) or "")
+        return word in (told(out, "trouble") or "")
 
     wait_until(named, SOON_S, f"{word} in run/status.json")
-    return trouble(out) or ""
+    return told(out, "trouble") or ""
 
 
 def events(out: Path, name: str) -> list[dict[str, Any]]:
@@ -93,7 +92,9 @@ def locked(out: Path) -> apsw.Connection:
     return connection
 
 
-def judge(web: TestWeb, out: Path, delay_s: float, *, again: Counter[str] | None = None) -> None:
+def judge(
+    web: TestWeb, out: Path, delay_s: float, *, again: Counter[str] | None = None, verify: bool = True
+) -> None:
     """The closed set was crawled exactly: everything once (`again`: how often more a URL may be asked for), politely."""
     web.flush()
     truth = web.truth()
@@ -107,8 +108,9 @@ def judge(web: TestWeb, out: Path, delay_s: float, *, again: Counter[str] | None
     assert log.spacing(entries, delay_s, tolerance_s=0.003) == []
     assert log.concurrency(entries, 1) == []
     assert log.robots_first(entries) == []
-    verified = run(["verify", str(out)], timeout_s=120)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    if verify:
+        verified = run(["verify", str(out)], timeout_s=SOON_S)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 @contextmanager

@@ -30,7 +30,8 @@ _DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
     (sqlite3.Error,) if apsw is None else (sqlite3.Error, apsw.Error)
 )
 
-_WRITER_BUSY_MS: Final = 5_000
+# Longer would keep the agent from hearing that the file is locked; the store process tries again by itself.
+_WRITER_BUSY_MS: Final = 1_000
 _CHECKPOINT_BUSY_MS: Final = 100
 
 # Primary result codes after which the same transaction may simply be tried again later.
