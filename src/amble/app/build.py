@@ -54,7 +54,7 @@ BACKLOG_MIN = 48
 # rel=nofollow is obeyed: whoever wrote it does not vouch for the target, and a polite crawler need not insist.
 LINKS = LinkSettings(follow_rel_nofollow=False)
 # A frontier that cannot be written for this long when a crawl opens is told to the operator instead of waited for.
-TAKE_OVER_PATIENCE_S = 15.0
+TAKE_OVER_PATIENCE_S = 6.0
 
 
 async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
