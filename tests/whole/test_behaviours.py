@@ -305,6 +305,7 @@ class Crawled:
     """The crawl from both sides."""
 
     folder: Path
+    port: int
     urls: Mapping[str, Mapping[str, str]]  # host → path and query → outcome
     requests: Mapping[str, int]  # host → how many
     entries: list[log.Entry]
@@ -333,6 +334,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Crawled:
     assert listed.returncode == 0, listed.stderr
     return Crawled(
         folder=out,
+        port=web.port,
         urls=_outcomes(listed.stdout, ports),
         requests=Counter(entry.host for entry in entries),
         entries=entries,
@@ -386,6 +388,21 @@ def test_a_web_of_trouble_is_asked_politely(crawled: Crawled) -> None:
     agents = {entry.user_agent for entry in entries}
     assert len(agents) == 1
     assert "https://amble.example/bot" in agents.pop()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("private", "because of refused_destination (10.0.0.1 is in 10.0.0.0/8"),
+        ("nxdomain", "because of dns_not_found"),
+        ("robots-500", "because of http_server_error (HTTP 500)"),
+    ],
+)
+def test_why_names_what_kept_the_robots_txt_away(name: str, cause: str, crawled: Crawled) -> None:
+    told = run(["why", f"http://{name}.test:{crawled.port}/", "--out", str(crawled.folder)])
+    assert told.returncode == 0, told.stderr
+    assert cause in next(line for line in told.stdout.splitlines() if line.startswith("robots.txt"))
 
 
 @pytest.mark.timeout(300)

@@ -132,6 +132,7 @@ def why_lines(known: UrlExplanation) -> Iterator[str]:
     yield from _parses(known)
     if known.origin is not None:
         yield from _origin_lines(known.origin, known.now_ms)
+        yield row("robots.txt", _robots(known.origin, known.robots))
 
 
 def _where(known: UrlExplanation, line: UrlLine) -> Iterator[str]:
@@ -245,12 +246,23 @@ def _origin_lines(origin: OriginLine, now_ms: int) -> Iterator[str]:
     elif origin.next_start_ms > now_ms:
         facts.append(f"next start in {text.duration((origin.next_start_ms - now_ms) / 1_000)}")
     yield row("origin", f"{text.safe(origin.origin)}: {', '.join(facts)}")
-    robots = _ROBOTS[RobotsOutcome(origin.robots_outcome)]
+
+
+def _detail(line: UrlLine) -> str:
+    return text.safe(text.shortened(line.detail, 120))
+
+
+def _robots(origin: OriginLine, file: UrlLine | None) -> str:
+    """The decision, and where it forbids everything the reason why the file could not be had."""
+    outcome = RobotsOutcome(origin.robots_outcome)
+    said = _ROBOTS[outcome]
+    if outcome in (RobotsOutcome.UNREACHABLE, RobotsOutcome.STALE_RULES) and file is not None and file.reason:
+        said += f"; because of {file.reason}" + (f" ({_detail(file)})" if file.detail else "")
     if origin.robots_fetched_ms:
-        robots += f"; fetched {text.moment(origin.robots_fetched_ms)}, good until {text.moment(origin.robots_expires_ms)}"
+        said += f"; fetched {text.moment(origin.robots_fetched_ms)}, good until {text.moment(origin.robots_expires_ms)}"
     if origin.crawl_delay_ms:
-        robots += f"; Crawl-delay {text.duration(origin.crawl_delay_ms / 1_000)}"
-    yield row("robots.txt", robots)
+        said += f"; Crawl-delay {text.duration(origin.crawl_delay_ms / 1_000)}"
+    return said
 
 
 # --- dry runs, findings, settings --------------------------------------------------------------------------------
