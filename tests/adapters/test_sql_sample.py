@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 
 from amble.adapters.sql.reports import SqliteReports
+from amble.adapters.sql.sqlite import SqliteStore
+from amble.adapters.sql.statements import load
 from amble.domain.frontier import OriginEffect
 from tests.contract.frontier_rig import DELAY, HOUR, A, B, Rig, answer, memory_folder, page
 
@@ -90,3 +92,30 @@ async def test_the_sample_is_bounded_and_spread_over_all_origins(rig: Rig, repor
         await rig.carry(lease)
     sample = reports.fetch_sample(origins=10, fetches_each=5)
     assert (sample.origins, sample.fetches) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "searched"),
+    [
+        ("last_origin", ("SEARCH origin",)),
+        ("fetched_origin", ("SEARCH o USING INTEGER PRIMARY KEY (rowid>?)",)),
+        (
+            "page_fetches",
+            (
+                "SEARCH f USING PRIMARY KEY (url_id>? AND url_id<?)",
+                "SEARCH u USING INTEGER PRIMARY KEY (rowid=?)",
+                "SEARCH m USING PRIMARY KEY (url_id=? AND attempt=?)",
+            ),
+        ),
+    ],
+)
+def test_sampling_reads_ranges_of_keys_only(name: str, searched: tuple[str, ...]) -> None:
+    store = SqliteStore(":memory:")
+    sql = load("report")[name]
+    count = max((number for number in range(1, 10) if f"?{number}" in sql), default=0)
+    rows = store.database.execute(f"EXPLAIN QUERY PLAN {sql}", (None,) * count).fetchall()
+    plan = "\n".join(row[3] for row in rows)
+    store.close()
+    for step in searched:
+        assert step in plan, plan
+    assert "SCAN" not in plan

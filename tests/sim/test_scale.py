@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from amble.domain.errors import ConfigErrors
 from amble.domain.supply import SupplyCurve
-from amble.faces.scale import scale_lines
+from amble.faces.exits import ExitCode
+from amble.faces.scale import run_scale, scale_ask, scale_lines
 from amble.sim.scale import ScaleAsk, ScaleModel, ScaleReport
 
-SMALL = ScaleAsk(origins=60, days=14, largest=60, seconds_max=60)
+SMALL = ScaleAsk(origins=40, days=14, largest=40, seconds_max=60)
 
 
 @cache
@@ -24,7 +27,7 @@ def test_two_weeks_of_many_origins_end_with_everything_done_and_nobody_starved()
     report = played(SMALL)
     assert report.ended == "days"
     assert report.virtual_days == pytest.approx(14)
-    assert report.urls == sum(max(1, round(60 / rank)) for rank in range(1, 61))
+    assert report.urls == sum(max(1, round(40 / rank)) for rank in range(1, 41))
     assert report.pages >= report.urls
     assert report.revisits >= report.urls - report.timeouts
     assert report.starts == report.pages + report.robots + report.timeouts
@@ -54,7 +57,7 @@ def test_pages_per_time_are_those_of_the_formula() -> None:
     """Origins whose delay is fixed, while none has run dry: starts are the sum over origins of time over interval."""
     ask = ScaleAsk(
         origins=20,
-        days=600 / 86_400,
+        days=300 / 86_400,
         largest=1_000,
         power=0.0,
         spacing_s=5.0,
@@ -64,7 +67,7 @@ def test_pages_per_time_are_those_of_the_formula() -> None:
         revisit_days=0.0,
     )
     report = played(ask)
-    assert report.starts == pytest.approx(SupplyCurve([(5.0, 1_000)] * 20).within(600), rel=0.02)
+    assert report.starts == pytest.approx(SupplyCurve([(5.0, 1_000)] * 20).within(300), rel=0.02)
     assert report.starts_per_s == pytest.approx(20 / 5.0, rel=0.02)
 
 
@@ -72,7 +75,7 @@ def test_too_few_requests_at_once_show_as_late_starts_below_the_ceiling() -> Non
     """With one slot for twenty origins, Little's law bounds the rate, and the loss is told."""
     ask = ScaleAsk(
         origins=20,
-        days=600 / 86_400,
+        days=300 / 86_400,
         largest=1_000,
         power=0.0,
         adaptive_factor=0.0,
@@ -105,5 +108,27 @@ def test_the_real_time_is_bounded() -> None:
 
 def test_the_report_reads_like_one() -> None:
     told = "\n".join(scale_lines(played(SMALL)))
-    for shown in ("60 origins", "of the polite ceiling", "0 waits of more than 10 delays", "7 revisits"):
+    for shown in ("40 origins", "of the polite ceiling", "0 waits of more than 10 delays", "7 revisits"):
         assert shown in told
+
+
+def test_every_mistake_of_a_command_line_is_told_at_once() -> None:
+    with pytest.raises(ConfigErrors) as told:
+        scale_ask({"--origins": "0", "--days": "soon", "--seed": "1.5", "--largest": "2k"})
+    assert len(told.value.problems) == 3
+
+
+def test_a_command_line_becomes_a_model() -> None:
+    ask = scale_ask({"--origins": "2k", "--days": "0.5", "--spacing": "1", "--seconds": None})
+    assert (ask.origins, ask.days, ask.spacing_s) == (2_000, 0.5, 1.0)
+    assert ask.seconds_max == ScaleAsk().seconds_max
+
+
+@pytest.mark.parametrize(("concurrency", "code"), [("100", ExitCode.OK), ("1", ExitCode.FOUND)])
+def test_starvation_is_a_bad_answer(
+    concurrency: str, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"--origins": "40", "--days": "0.002", "--largest": "20", "--concurrency": concurrency}
+    assert run_scale(given, as_json=True) == code
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["starved"] > 0) == (code is ExitCode.FOUND)

@@ -1,12 +1,16 @@
-"""How the scale model's report looks to people. Pure text."""
+"""The scale model from the command line: what was asked for, checked, and how its report looks to people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 
-from amble.faces import text
+from amble.app.config import complain
+from amble.faces import output, text
 from amble.faces.estimates import number, quantity
-from amble.sim.scale import STARVED_DELAYS, ClassAges, ScaleReport
+from amble.faces.exits import ExitCode
+from amble.faces.plan import number_of
+from amble.sim.scale import STARVED_DELAYS, ClassAges, ScaleAsk, ScaleModel, ScaleReport
 
 _ENDED = {
     "days": "all of its days are over",
@@ -23,6 +27,45 @@ _CLASSES = {
     6: "retries",
     7: "revisits",
 }
+
+# option -> (field of ScaleAsk, whether it is a whole number, what it accepts)
+OPTIONS = {
+    "--seed": ("seed", True, 0.0, "a whole number, 0 or more"),
+    "--origins": ("origins", True, 1.0, "a whole number, 1 or more"),
+    "--days": ("days", False, 1e-6, "a number, more than 0"),
+    "--largest": ("largest", True, 1.0, "a whole number, 1 or more"),
+    "--spacing": ("spacing_s", False, 0.0, "seconds, 0 or more"),
+    "--revisit-days": ("revisit_days", False, 0.0, "a number, 0 or more"),
+    "--concurrency": ("concurrency", True, 1.0, "a whole number, 1 or more"),
+    "--seconds": ("seconds_max", False, 0.1, "a number, more than 0"),
+}
+
+
+def scale_ask(given: Mapping[str, str | None]) -> ScaleAsk:
+    """The model that a command line asks for: options of OPTIONS and their texts. Raises ConfigErrors with all mistakes."""
+    problems: list[str] = []
+    chosen: dict[str, float] = {}
+    for option, (name, whole, least, accepts) in OPTIONS.items():
+        text_ = given.get(option)
+        if text_ is None:
+            continue
+        value = number_of(text_)
+        if value is None or value < least or (whole and value != int(value)):
+            problems.append(f"{option} {text_!r} is not accepted: give {accepts}")
+        else:
+            chosen[name] = int(value) if whole else value
+    complain(problems)
+    return ScaleAsk(**chosen)  # type: ignore[arg-type]
+
+
+def run_scale(given: Mapping[str, str | None], *, as_json: bool) -> int:
+    """Run the model and print its report. FOUND where an origin was asked too early or left waiting for too long."""
+    report = asyncio.run(ScaleModel(scale_ask(given)).run())
+    if as_json:
+        output.write_json(report)
+    else:
+        output.write_lines(scale_lines(report))
+    return int(ExitCode.FOUND if report.spacing_broken or report.starved else ExitCode.OK)
 
 
 def scale_lines(report: ScaleReport) -> Iterator[str]:

@@ -75,7 +75,7 @@ class ScaleAsk:
     seed: int = 1
     origins: int = 20_000
     days: float = 14.0
-    largest: int = 20_000
+    largest: int = 2_000
     power: float = 1.0
     spacing_s: float = 2.0
     adaptive_factor: float = 5.0
