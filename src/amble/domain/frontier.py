@@ -109,7 +109,8 @@ class ReserveAsk(Struct, frozen=True, array_like=True):
     `origin` differs from the lease's own only for a robots hop; a slot already held by this lease elsewhere is given
     back in the same commit. `delay_ms` is the effective delay that the next start must keep from this one.
     `hold_ms`: the longest time the request can last; the slot and the lease are held at least that long.
-    `robots_version`: of the decision that allowed this start (-1: none needed).
+    `robots_version`: of the decision that allowed this start (-1: none needed). `since_start_ms`: how long ago the last
+    request of this lease really started (-1: there was none), so that its origin's next start counts from there.
     """
 
     key: LeaseKey
@@ -119,6 +120,7 @@ class ReserveAsk(Struct, frozen=True, array_like=True):
     hold_ms: int
     robots_version: int
     active_max: int
+    since_start_ms: int = -1
 
 
 class ReserveOutcome(IntEnum):

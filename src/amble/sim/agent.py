@@ -158,8 +158,13 @@ class Agent:
         except AmbleError as trouble:
             ending = Ending(EndReason.TROUBLE, None, str(trouble))
         except Exception as bug:
+            if not self.actor.alive:
+                # The coroutine is closed, not run: its process is gone.
+                return
             self.place.history.violate("no internal error", f"the run raised {bug!r}")
             ending = Ending(EndReason.TROUBLE, None, repr(bug))
+        if not self.actor.alive:
+            return
         self.place.history.tell(self.actor.name, "ends", f"{ending.reason} {ending.trouble[:80]}")
         self._end(ending)
 

@@ -145,7 +145,8 @@ class StoreHost:
                 self._wake.clear()
                 await self._wake.wait()
             await asyncio.sleep(dice.between(0.0002, 0.008))
-            batch, self._queue = self._queue[:_BATCH_MAX], self._queue[_BATCH_MAX:]
+            count = self._batch_length()
+            batch, self._queue = self._queue[:count], self._queue[count:]
             if not batch:
                 continue
             self._sent = batch
@@ -160,6 +161,13 @@ class StoreHost:
             self._sent = []
             for call, reply in zip(batch, replies, strict=True):
                 self._answer(call, reply)
+
+    def _batch_length(self) -> int:
+        """A batch ends with an expiry, so that the judges see the tables as the expiry has left them."""
+        for number, call in enumerate(self._queue[:_BATCH_MAX]):
+            if isinstance(call.operation, messages.Expire):
+                return number + 1
+        return _BATCH_MAX
 
     async def _die(self, when: str) -> None:
         self._around.history.tell(self.actor.name, "dies", when)

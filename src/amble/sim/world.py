@@ -158,6 +158,9 @@ class Answer:
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+    # What a robots.txt says, for the judges: the prefixes it forbids, the delay it asks for.
+    disallow: tuple[str, ...] = ()
+    delay_s: int = 0
 
 
 class World:
@@ -371,7 +374,7 @@ class World:
         if "/sitemap.xml" in site.pages:
             lines.append(f"Sitemap: {site.origin}/sitemap.xml")
         headers = (("Content-Type", "text/plain"), ("Cache-Control", f"max-age={spec.max_age_s}"))
-        return Answer(200, "\n".join(lines).encode() + b"\n", headers)
+        return Answer(200, "\n".join(lines).encode() + b"\n", headers, spec.disallow, spec.delay_s)
 
     def _page_answer(self, url: str, page: Page, headers: dict[str, str]) -> Answer:
         html = (("Content-Type", "text/html; charset=utf-8"),)
@@ -431,9 +434,7 @@ class World:
         disallow: tuple[str, ...] | None = None
         delay_s = 0.0
         if answer is not None and 200 <= answer.status < 300:
-            site = self.sites[owner]
-            ruled = answer.body.startswith(b"User-agent")
-            disallow, delay_s = (site.robots.disallow, site.robots.delay_s) if ruled else ((), 0.0)
+            disallow, delay_s = answer.disallow, answer.delay_s
         elif answer is not None and 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
             disallow = ()
         self.history.robots[owner].append(RobotsAnswer(self._loop.time(), disallow, delay_s))

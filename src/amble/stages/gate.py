@@ -15,7 +15,7 @@ from typing import assert_never
 
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Category, Reason, Refusal
-from amble.domain.destination import judge_all
+from amble.domain.destination import REFUSED_PORTS, judge_all
 from amble.domain.errors import ArchiveBroken
 from amble.domain.frontier import ReserveAsk, ReserveOutcome, ReserveReply
 from amble.domain.policy import Policy
@@ -70,8 +70,11 @@ class EgressGate:
     address_active_max: int | None = None
     _address_active: Counter[str] = field(default_factory=Counter)
 
-    async def ask(self, lease: Lease) -> Answer:
-        """Permission to start the request that `lease` is for."""
+    async def ask(self, lease: Lease, *, since_s: float | None = None) -> Answer:
+        """Permission to start the request that `lease` is for.
+
+        `since_s`: when this attempt last started a request (monotonic), None when it has not.
+        """
         if self.fence.lost:
             return Refusal(reason=Reason.STALE_EPOCH)
         version = -1
@@ -81,13 +84,13 @@ class EgressGate:
             if refusal is not None:
                 return refusal
             version = lease.facts.robots.version
-        return await self._permit(lease, lease.url, version, crawl_delay_ms)
+        return await self._permit(lease, lease.url, version, crawl_delay_ms, since_s)
 
-    async def ask_hop(self, lease: Lease, url: str) -> Answer:
+    async def ask_hop(self, lease: Lease, url: str, *, since_s: float) -> Answer:
         """Permission for one redirect hop of a robots URL, in the schedule of the hop's own origin."""
         if self.fence.lost:
             return Refusal(reason=Reason.STALE_EPOCH)
-        return await self._permit(lease, url, -1, 0)
+        return await self._permit(lease, url, -1, 0, since_s)
 
     def finished(self, permit: Permit) -> None:
         """The request under `permit` is over."""
@@ -121,8 +124,15 @@ class EgressGate:
             return None
         return Refusal(reason=Reason.ROBOTS_DISALLOWED, detail=f"Disallow: {pattern}", final=True)
 
-    async def _permit(self, lease: Lease, url: str, robots_version: int, crawl_delay_ms: int) -> Answer:
+    async def _permit(
+        self, lease: Lease, url: str, robots_version: int, crawl_delay_ms: int, since_s: float | None
+    ) -> Answer:
         origin = origin_of(url)
+        if origin.port in REFUSED_PORTS:
+            # Links are held to this when they are admitted; where a robots.txt redirects to is asked for at once.
+            return Refusal(
+                reason=Reason.PORT_REFUSED, detail=f"port {origin.port} is not for HTTP", final=True
+            )
         found = await self.resolver.resolve(origin.host)
         if isinstance(found, ResolveFailure):
             if found.unavailable:
@@ -137,9 +147,15 @@ class EgressGate:
         if address is None:
             return Refusal(reason=Reason.ADDRESS_BUSY, detail=judgement.allowed[0])
         self._address_active[address] += 1
-        answer = await self._reserve(lease, url, origin, address, robots_version, crawl_delay_ms)
-        if not isinstance(answer, Permit):
-            self._release_address(address)
+        answer: Answer | None = None
+        try:
+            answer = await self._reserve(
+                lease, url, origin, address, robots_version, crawl_delay_ms, since_s
+            )
+        finally:
+            # Also when the store fails or the task is cancelled: nobody else would count it down.
+            if not isinstance(answer, Permit):
+                self._release_address(address)
         return answer
 
     def _release_address(self, address: str) -> None:
@@ -158,7 +174,14 @@ class EgressGate:
         return None
 
     async def _reserve(
-        self, lease: Lease, url: str, origin: Origin, address: str, robots_version: int, crawl_delay_ms: int
+        self,
+        lease: Lease,
+        url: str,
+        origin: Origin,
+        address: str,
+        robots_version: int,
+        crawl_delay_ms: int,
+        since_s: float | None,
     ) -> Answer:
         limits = self.policy.fetch
         asked_s = self.clock.monotonic_s()
@@ -177,6 +200,7 @@ class EgressGate:
                 hold_ms=int(hold_s * 1000),
                 robots_version=robots_version,
                 active_max=lease.facts.active_max,
+                since_start_ms=-1 if since_s is None else int((asked_s - since_s) * 1000),
             )
         )
         if reply.outcome != ReserveOutcome.GRANTED:

@@ -59,13 +59,13 @@ class Dispatch:
             if not isinstance(answer, Permit):
                 await self._no_permit(lease, answer, exchanges)
                 return None
-            started_s = self.gate.clock.wall_s()
+            started_s, since_s = self.gate.clock.wall_s(), self.gate.clock.monotonic_s()
             try:
                 outcome = await self.fetcher.fetch(lease, answer)
             finally:
                 self.gate.finished(answer)
             if isinstance(outcome, FetchFailure) and outcome.stale:
-                answer = await self._ask_again(lease, answer.url)
+                answer = await self._ask_again(lease, answer.url, since_s)
                 continue
             if isinstance(outcome, FetchFailure):
                 await self.recorder.fail(lease, outcome)
@@ -77,11 +77,13 @@ class Dispatch:
             if len(exchanges) > self.recorder.policy.robots.hops_max:
                 await self._too_many_hops(lease, exchanges)
                 return None
-            answer = await self._ask_hop(lease, hop)
+            answer = await self._ask_hop(lease, hop, since_s)
 
-    async def _ask_again(self, lease: Lease, url: str) -> Answer:
+    async def _ask_again(self, lease: Lease, url: str, since_s: float) -> Answer:
         """A kept connection was dead: no try is counted, but the next request waits for the origin's next start."""
-        return await (self.gate.ask(lease) if url == lease.url else self._ask_hop(lease, url))
+        if url == lease.url:
+            return await self.gate.ask(lease, since_s=since_s)
+        return await self._ask_hop(lease, url, since_s)
 
     async def _no_permit(
         self, lease: Lease, answer: Refusal | Lapsed | Unreachable, exchanges: list[Exchange]
@@ -137,12 +139,12 @@ class Dispatch:
         target = self.canonicalizer.canon(location, base)
         return None if isinstance(target, Reason) else target
 
-    async def _ask_hop(self, lease: Lease, url: str) -> Answer:
+    async def _ask_hop(self, lease: Lease, url: str, since_s: float) -> Answer:
         """Ask the gate for the hop, waiting for the other origin's turn within bounds."""
         clock = self.gate.clock
         give_up_s = clock.monotonic_s() + HOP_WAIT_S_MAX
         while True:
-            answer = await self.gate.ask_hop(lease, url)
+            answer = await self.gate.ask_hop(lease, url, since_s=since_s)
             waits = isinstance(answer, Refusal) and answer.reason in (Reason.NOT_YET, Reason.NO_SLOT)
             if not waits:
                 return answer

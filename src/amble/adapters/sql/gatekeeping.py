@@ -58,8 +58,17 @@ class Gatekeeping:
         if ask.epoch != self._books.epoch:
             return self._refuse(ReserveOutcome.FENCED)
         origin = self._books.ledger.by_key(ask.origin) or self._admission.open_origin(ask.origin)
+        self._learn_start(ask, held)
         refused = self._refusal(ask, held, origin)
         return refused or self._grant(ask, held, origin)
+
+    def _learn_start(self, ask: ReserveAsk, held: Held) -> None:
+        """A request begins a little after its reservation was committed: the next start counts from the true one."""
+        if ask.since_start_ms < 0 or held.slot_origin is None:
+            return
+        asked = self._books.ledger.by_id(held.slot_origin)
+        asked.next_start = max(asked.next_start, self._books.now - ask.since_start_ms + ask.delay_ms)
+        self._books.ledger.changed(asked)
 
     def _refuse(self, outcome: ReserveOutcome, until_ms: int = 0, origin_id: int = 0) -> ReserveReply:
         return ReserveReply(int(outcome), until_ms, self._books.now, origin_id)
