@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.amble_process import kill, run, running
+from tests.support.amble_process import kill, run, running, wait_until
 from tests.web.handle import TestWeb
 from tests.whole.rig import (
     LEASED,
@@ -22,6 +22,7 @@ from tests.whole.rig import (
     in_state,
     judge,
     locked,
+    served,
     wait_for_requests,
     wait_for_trouble,
 )
@@ -134,6 +135,22 @@ def test_a_terminal_that_goes_away_stops_the_crawl_cleanly(tmp_path: Path) -> No
         assert in_state(out, LEASED) == []
         again(web, out)
         judge(web, out, DELAY_S, verify=False)
+
+
+def test_a_crawl_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    out = tmp_path / "crawl"
+    with small(tmp_path) as web:
+        command = [sys.executable, "-m", "amble.faces.cli", *arguments(web, out, "--delay", "0.02")]
+        with (tmp_path / "nohup.out").open("wb") as log:
+            process = subprocess.Popen(["nohup", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: served(web) >= 8, SOON_S, "8 requests")
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(SOON_S) == 0, (tmp_path / "nohup.out").read_text()
+        finally:
+            process.kill()
+            process.wait()
+        judge(web, out, 0.02)
 
 
 @pytest.mark.parametrize("form", [["--json"], pytest.param([], marks=pytest.mark.soak)])

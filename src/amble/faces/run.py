@@ -77,7 +77,8 @@ class _Stopper:
 async def _crawl(plan: Plan, display: Display) -> ExitCode:
     stopper = _Stopper(display)
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    heeded = [number for number in _SIGNALS if number != signal.SIGHUP or not _hangup_is_ignored()]
+    for number in heeded:
         loop.add_signal_handler(number, stopper.ask)
     display.opening(plan.folder)
     try:
@@ -85,7 +86,7 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
         stopper.attach(crawl)
         result = await _shown(crawl, display, _start(plan))
     finally:
-        for number in _SIGNALS:
+        for number in heeded:
             loop.remove_signal_handler(number)
     code = exit_code_of(result)
     try:
@@ -93,6 +94,11 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
     except BrokenPipeError:
         pass  # nobody is left to read how it ended; the exit code still tells
     return code
+
+
+def _hangup_is_ignored() -> bool:
+    """Whether whoever started us asked for a crawl that outlives its terminal: `nohup amble crawl ...`."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 async def _open(plan: Plan) -> Crawl:
