@@ -275,3 +275,27 @@ def test_a_stopped_parser_child_costs_no_page(tmp_path: Path) -> None:
         assert [event["reason"] for event in failed] == ["wall"], failed
         assert not failed[0]["final"]
         judge(web, out, 0.2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("broken", ["archive", "frontier"])
+def test_answers_in_hand_outlive_a_trouble_longer_than_their_leases(tmp_path: Path, broken: str) -> None:
+    """A lease of three seconds' fetch holds for 33 seconds; after 45 of trouble nothing is asked for again."""
+    out, limits = tmp_path / "crawl", ["connect_s", "tls_s", "first_byte_s", "idle_s", "total_s"]
+    short = [word for name in limits for word in ("--set", f"fetch.{name}=3")]
+    with small(tmp_path) as web, small_disk(out / "archive", "90m") as archive, ExitStack() as undo:
+        command = arguments(web, out, "--delay", str(DELAY_S), *short)
+        with running(command, tmp_path / "amble.out") as amble:
+            wait_for_requests(web, 10, amble)
+            if broken == "archive":
+                fill(archive / "ballast", 32 << 20)
+                undo.callback((archive / "ballast").unlink)
+            else:
+                undo.callback(locked(out).close)
+            wait_for_trouble(out, f"{'store' if broken == 'frontier' else broken}_unavailable", amble)
+            time.sleep(45)
+            undo.close()
+            assert amble.wait(SOON_S) == 0, amble.text()
+        assert events(out, "lease.lapsed") == []
+        judge(web, out, DELAY_S)

@@ -39,6 +39,8 @@ STOP_PARSE_GRACE_S = 5.0
 END_GRACE_S = 70.0
 # How long a stop waits for a frontier that cannot be written before the run ends without its last writes.
 STOP_STORE_GRACE_S = 4.0
+# No lease lapses while trouble stands and so long after: its answer is in hand and waits for what was broken.
+TROUBLE_SETTLES_S = 5.0
 TICK_S = 0.5
 STATUS_EVERY_S = 1.0
 
@@ -85,6 +87,7 @@ class Crawl:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _started_s: float = 0.0
+    _troubled_s: float = float("-inf")
     _status: Status | None = None
     _binding: str = ""
     _pace: Pace = field(default_factory=Pace)
@@ -338,6 +341,11 @@ class Crawl:
             await work()
 
     async def _expire(self) -> None:
+        now_s = self.parts.clock.monotonic_s()
+        if self.parts.health.blocked:
+            self._troubled_s = now_s
+        if now_s - self._troubled_s < TROUBLE_SETTLES_S:
+            return
         if await self.parts.expiry.once():
             self.parts.scheduler.kick()
 

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from amble.adapters.sql.messages import (
     FRAME_BYTES_MAX,
     HEAD,
     AnyOperation,
+    Expire,
     FrameKind,
     OpenStore,
     decode_operations,
@@ -33,6 +35,8 @@ from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable
 _READ_BYTES = 1 << 18
 # Between two tries of a batch that could not be written.
 _RETRY_S = 0.5
+# So long after a stall no lease lapses: what the agent has in hand arrives first.
+_SETTLE_S = 5.0
 # Without a frame for this long the store is quiet.
 _QUIET_S = 1.0
 
@@ -99,6 +103,7 @@ class Server:
         self._store = store
         self._inbox = Inbox(peer)
         self._trouble = ""
+        self._settled_s = 0.0
 
     def run(self) -> None:
         """Serve until the agent closes."""
@@ -120,6 +125,8 @@ class Server:
 
     def _apply(self, operations: list[AnyOperation]) -> list[Any]:
         """Apply, and while the file cannot be written keep trying: the agent is told and simply waits."""
+        if time.monotonic() < self._settled_s:
+            operations = _without_expiry(operations)
         while True:
             try:
                 replies = self._store.apply(operations)
@@ -127,6 +134,8 @@ class Server:
                 self._tell(str(error))
                 if self._inbox.left(_RETRY_S):
                     raise
+                self._settled_s = time.monotonic() + _SETTLE_S
+                operations = _without_expiry(operations)
             else:
                 self._tell("")
                 return replies
@@ -148,6 +157,11 @@ class Server:
             self._peer.sendall(frame(kind, payload))
         except ConnectionError:
             pass  # the agent is gone; what it asked for is durable all the same
+
+
+def _without_expiry(operations: list[AnyOperation]) -> list[AnyOperation]:
+    """A sweep in or right after a stall would lapse leases whose answers wait behind it."""
+    return [Expire(0) if isinstance(operation, Expire) else operation for operation in operations]
 
 
 def main(arguments: list[str]) -> int:
