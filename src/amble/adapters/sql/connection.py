@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -184,7 +185,10 @@ def open_writer(path: Path | str, *, driver: Driver = DRIVER, cache_bytes_max: i
 
 
 def open_reader(path: Path | str, *, driver: Driver = DRIVER) -> Database:
-    """A connection that can only read. Raises StoreUnavailable where there is no such file, StoreBroken."""
+    """A connection that can only read. Raises StoreUnavailable where there is no such file, StoreBroken.
+
+    In a folder that may not be written, such as one on a read-only disk, it needs a file that was closed in order.
+    """
     return _open(str(path), driver, (*_READER_PRAGMAS, "cache_size=-16384"), read_only=True)
 
 
@@ -199,19 +203,26 @@ def _open(path: str, driver: Driver, pragmas: Sequence[str], *, read_only: bool)
 
 
 def _connect(path: str, driver: Driver, *, read_only: bool) -> Database:
+    # A reader opens read-write too: it may have to create the shared-memory file of the log. query_only keeps it honest.
+    mode = "rw" if read_only else "rwc"
+    if read_only and path != ":memory:" and not os.access(Path(path).absolute().parent, os.W_OK):
+        # Nobody else can write there either, as far as we can see: without a log, the file is all there is.
+        mode = "ro" if Path(f"{path}-wal").exists() else "ro&immutable=1"
     if driver == "apsw":
         flags = (
-            apsw.SQLITE_OPEN_READWRITE if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        )
-        return ApswDatabase(apsw.Connection(path, flags=flags, statementcachesize=256))
-    # A reader opens read-write too: it may have to create the shared-memory file of the log. query_only keeps it honest.
-    uri = (
-        path
-        if path == ":memory:"
-        else f"{Path(path).absolute().as_uri()}?mode={'rw' if read_only else 'rwc'}"
-    )
+            apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+        )  # the mode takes away
+        return ApswDatabase(apsw.Connection(_uri(path, mode), flags=flags, statementcachesize=256))
     return StdlibDatabase(
         sqlite3.connect(
-            uri, uri=path != ":memory:", isolation_level=None, cached_statements=256, check_same_thread=False
+            _uri(path, mode),
+            uri=path != ":memory:",
+            isolation_level=None,
+            cached_statements=256,
+            check_same_thread=False,
         )
     )
+
+
+def _uri(path: str, mode: str) -> str:
+    return path if path == ":memory:" else f"{Path(path).absolute().as_uri()}?mode={mode}"
