@@ -381,3 +381,16 @@ async def test_a_sloppy_answer_is_stored_parsed_and_completed(
 async def test_a_head_that_was_cut_is_stored_with_the_line_that_ends_it(head: bytes, whole: bytes) -> None:
     assert whole_head(head) == whole
     assert stored_head(whole)[0] == whole
+
+
+async def test_a_robots_txt_that_redirects_to_the_port_of_another_service_is_refused(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    """Links to such ports are rejected when they are found; a hop is followed at once and must be held to the same."""
+    site[0].answers["/robots.txt"] = reply("301 Moved", b"", "Location: http://127.0.0.1:6667/robots.txt")
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/")
+    await line.run()
+    row = line.store.database.execute("SELECT reason, detail FROM url WHERE kind = 1").fetchone()
+    assert row == ("refused_destination", "port 6667 is not for HTTP")
+    assert line.states() == {"/": "pending"}
