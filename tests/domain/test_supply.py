@@ -103,6 +103,13 @@ def test_the_time_for_an_amount_is_when_that_amount_is_permitted(
     assert curve.within(seconds * 0.99) < wanted
 
 
+@given(loads=st.lists(st.tuples(st.floats(0.01, 1_000), st.integers(1, 10_000)), min_size=1, max_size=50))
+def test_all_of_it_takes_as_long_as_the_slowest_origin(loads: list[tuple[float, int]]) -> None:
+    curve = SupplyCurve(loads)
+    slowest = max(interval * amount for interval, amount in loads)
+    assert curve.seconds_for(sum(amount for _, amount in loads)) == pytest.approx(slowest)
+
+
 def test_more_than_there_is_takes_for_ever() -> None:
     assert SupplyCurve([(1.0, 10)]).seconds_for(11) == inf
     assert SupplyCurve([]).seconds_for(1) == inf

@@ -9,6 +9,7 @@ import heapq
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import inf
 from typing import Final
 
@@ -43,6 +44,9 @@ class SupplyCurve:
         self._times = array("d", (time for time, _, _ in drained))
         self._amounts = array("d", (amount for _, amount, _ in drained))
         self._rates = array("d", (rate for _, _, rate in drained))
+        # The rate of an origin and all that take longer, summed from the end: subtracting would lose the small ones.
+        self._rates_from = array("d", accumulate(reversed(self._rates)))
+        self._rates_from.reverse()
 
     def within(self, seconds: float) -> float:
         """Starts in the first `seconds`."""
@@ -51,13 +55,15 @@ class SupplyCurve:
 
     def seconds_for(self, starts: float) -> float:
         """The soonest time by which that many starts are permitted; inf when the URLs do not suffice."""
-        done, rate = 0.0, sum(self._rates)
-        for time, amount, own in zip(self._times, self._amounts, self._rates, strict=True):
-            if rate > 0 and (starts - done) / rate <= time:
-                return max(0.0, (starts - done) / rate)
-            done += amount
-            rate -= own
-        return inf if starts > done else 0.0
+        done = 0.0
+        for place, rate in enumerate(self._rates_from):
+            seconds = (starts - done) / rate
+            if seconds <= self._times[place]:
+                return max(0.0, seconds)
+            done += self._amounts[place]
+        if starts > done:
+            return inf
+        return self._times[-1] if self._times else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +221,7 @@ def _verdict(
         outcome, possible, changes = Outcome.NOT_POLITELY, most, _changes(workload, survey, ceiling, needed)
     elif now < needed:
         outcome, possible = Outcome.NEEDS_DISCOVERY, now
-        changes = (Change(Lever.URLS, survey.queued, survey.queued + needed - now),)
+        changes = (Change(Lever.URLS, now, needed),)
     else:
         changes = concurrency_change(workload, in_flight)
         outcome, possible = Outcome.NEEDS_CONCURRENCY if changes else Outcome.REACHABLE, now

@@ -139,9 +139,7 @@ def _change(change: Change) -> str:
         case Lever.PAGES:
             return f"pages: {need} instead of {have}"
         case Lever.URLS:
-            return (
-                f"queued URLs: {need} instead of {have}, spread as they are now; discovery has to find them"
-            )
+            return f"known URLs that may be started in time: {need} instead of {have}; discovery has to find them"
         case Lever.CONCURRENCY:
             return f"crawl.concurrency: {need} instead of {have}"
 
