@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from amble.adapters.sql.ledger import Origin, OriginLedger
 from amble.domain.errors import ConfigErrors
 from amble.domain.supply import SupplyCurve
 from amble.faces.exits import ExitCode
@@ -132,3 +133,22 @@ def test_starvation_is_a_bad_answer(
     assert run_scale(given, as_json=True) == code
     facts = json.loads(capsys.readouterr().out)
     assert (facts["starved"] > 0) == (code is ExitCode.FOUND)
+
+
+def test_a_ledger_that_forgets_the_delay_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Origin, "ready_at", property(lambda origin: 0))
+    assert asyncio.run(ScaleModel(replace(SMALL, days=0.01)).run()).spacing_broken > 0
+
+
+def test_an_origin_that_is_woken_too_late_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = OriginLedger.changed
+
+    def late(ledger: OriginLedger, origin: Origin) -> None:
+        changed(ledger, origin)
+        if origin.wake_at is not None and origin.key == "https://o1.example":
+            origin.wake_at += 300_000
+
+    monkeypatch.setattr(OriginLedger, "changed", late)
+    report = asyncio.run(ScaleModel(replace(SMALL, days=0.05)).run())
+    assert report.starved > 0
+    assert report.late_max_s > 200
