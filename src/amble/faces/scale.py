@@ -77,7 +77,7 @@ def scale_lines(report: ScaleReport) -> Iterator[str]:
         f"for revisits, {number(report.robots)} for robots.txt, {number(report.timeouts)} timed out"
     )
     yield (
-        f"{'rate':<14}{text.rate(report.starts_per_s)}, {100 * report.ceiling_share:.2f} % of the polite ceiling "
+        f"{'rate':<14}{number(report.starts_per_s)}/s, {100 * report.ceiling_share:.2f} % of the polite ceiling "
         f"({number(report.ceiling_starts)} starts)"
     )
     yield f"{'late':<14}{report.late_mean_s * 1000:.3g} ms on average, {report.late_max_s:.3g} s at most"
@@ -90,7 +90,7 @@ def scale_lines(report: ScaleReport) -> Iterator[str]:
         f"{'memory':<14}{text.size(report.rss_bytes_start)} at the start, {text.size(report.rss_bytes_end)} at the end, "
         f"{text.size(report.database_bytes)} of it the store"
     )
-    yield f"{'real time':<14}{text.duration(report.real_s)}, {text.rate(report.starts_per_real_s)}"
+    yield f"{'real time':<14}{text.duration(report.real_s)}, {number(report.starts_per_real_s)} starts per second"
     yield f"{'trace':<14}{report.trace}"
     yield ""
     yield "Age of a URL at its start, since it was due"
