@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -171,6 +172,56 @@ def test_a_segment_without_a_whole_record_is_removed(tmp_path: Path, content: by
     [done] = recover(tmp_path)
     assert (done.cut_bytes, done.sealed) == (len(content), False)
     assert list(tmp_path.iterdir()) == []
+
+
+def torn_record_with(inside: bytes) -> bytes:
+    """The beginning of a member whose body could not be compressed and holds `inside` as it is."""
+    body = os.urandom(2_000) + inside + os.urandom(20_000)
+    member = isal_zlib.compress(b"WARC/1.1\r\nWARC-Type: response\r\n\r\n" + body, 1, 31)
+    assert inside in member
+    return member[:-100]
+
+
+def test_an_archive_in_the_body_of_a_torn_record_is_not_taken_for_records(
+    crashed: tuple[Path, list[BodyRef]], tmp_path: Path
+) -> None:
+    folder, refs = crashed
+    forger = SegmentWriter(
+        tmp_path / "forged", SystemClock(), SystemEntropy(), limits=ArchiveLimits(), info={}
+    )
+    forger.make_ready()
+    forger.stage(page(Ids(7), 66))
+    forger.commit()
+    [forged] = list_segments(tmp_path / "forged")
+    [segment] = list_segments(folder)
+    with segment.path.open("ab") as file:
+        file.write(torn_record_with(forged.path.read_bytes()))
+    forger.close()
+    recover(folder)
+    assert [str(problem) for problem in verify(folder)] == []
+    [segment] = list_segments(folder)
+    assert segment.index_path.read_bytes().count(b"\n") == 3
+    read_all(folder, refs)
+
+
+def test_what_a_torn_record_expands_to_is_not_held_in_memory(crashed: tuple[Path, list[BodyRef]]) -> None:
+    folder, refs = crashed
+    coder = isal_zlib.compressobj(3, isal_zlib.DEFLATED, 31)
+    zeros = bytes(1 << 20)
+    bomb = (
+        coder.compress(b"WARC/1.1\r\n\r\n")
+        + b"".join(coder.compress(zeros) for _ in range(400))
+        + coder.flush()
+    )
+    [segment] = list_segments(folder)
+    with segment.path.open("ab") as file:
+        # Behind a record that is cut, so that only the search for whole records can come upon it.
+        file.write(GZIP_HEAD + b"cut" + bomb)
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    recover(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 100_000
+    assert [str(problem) for problem in verify(folder)] == []
+    read_all(folder, refs)
 
 
 def test_recovery_can_be_stopped_at_any_step_and_repeated(crashed: tuple[Path, list[BodyRef]]) -> None:

@@ -106,12 +106,16 @@ def member_at(file: int, offset: int) -> Member | str:
 
 
 def walk(file: int, start: int = 0) -> Iterator[Member | Damage]:
-    """Every whole member from `start` to the end of the file, and what lies between them that is none."""
+    """Every whole member from `start` to the end of the file, and what lies between them that is none.
+
+    Behind damage only members that name the warcinfo record of this file are taken for members: a body that was cut may
+    hold a whole archive of its own, such as a forged one.
+    """
     at, size = start, os.fstat(file).st_size
     while at < size:
         found = member_at(file, at)
         if isinstance(found, str):
-            after = _next_member(file, at + 1)
+            after = _next_member(file, at + 1, _mark_of(file))
             end = size if after is None else after.offset
             yield Damage(at, end, found)
             if after is None:
@@ -121,16 +125,40 @@ def walk(file: int, start: int = 0) -> Iterator[Member | Damage]:
         at = found.offset + found.length
 
 
-def _next_member(file: int, start: int) -> Member | None:
-    """The first whole member at or after `start`."""
+def _mark_of(file: int) -> bytes:
+    """The header line by which each record of this file but the first names that first one; "" if it is damaged."""
+    if not _starts_with_record(file, 0, b""):
+        return b""
+    first = member_at(file, 0)
+    if isinstance(first, str):
+        return b""
+    try:
+        stored = warc.read_record(first.data)
+    except ValueError:
+        return b""
+    return f"\r\nWARC-Warcinfo-ID: {stored.record_id}\r\n".encode() if stored.warc_type == "warcinfo" else b""
+
+
+def _next_member(file: int, start: int, mark: bytes) -> Member | None:
+    """The first whole member at or after `start` whose record has `mark` in its header."""
     at = start
     overlap = len(GZIP_HEAD) - 1
     while window := os.pread(file, _STEP_BYTES + overlap, at):
         hit = window.find(GZIP_HEAD)
         while hit >= 0:
-            found = member_at(file, at + hit)
-            if isinstance(found, Member) and found.data.startswith(warc.VERSION):
-                return found
+            if _starts_with_record(file, at + hit, mark):
+                found = member_at(file, at + hit)
+                if isinstance(found, Member):
+                    return found
             hit = window.find(GZIP_HEAD, hit + 1)
         at += _STEP_BYTES
     return None
+
+
+def _starts_with_record(file: int, offset: int, mark: bytes) -> bool:
+    """Whether a record header with `mark` in it begins here. Looks at its first bytes only, whatever they expand to."""
+    try:
+        start = isal_zlib.decompressobj(_GZIP).decompress(os.pread(file, _STEP_BYTES, offset), _STEP_BYTES)
+    except _GZIP_ERROR:
+        return False
+    return start.startswith(warc.VERSION) and mark in start.partition(warc.RECORD_END)[0] + b"\r\n"
