@@ -122,6 +122,16 @@ async def test_the_wall_clock_of_one_page_does_not_run_on_into_the_next() -> Non
         assert pool.deaths == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_to_all_processes_of_a_crawl_costs_no_page(number: signal.Signals) -> None:
+    """Ctrl-C reaches the whole terminal, and a service manager that stops a crawl asks each of its processes."""
+    async with opened() as pool:
+        (pid,) = pool.pids
+        os.kill(pid, number)
+        parsed(await pool.parse(task("<p>x")))
+        assert pool.pids == [pid]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 async def test_a_child_that_dies_at_work_fails_its_page_and_is_replaced(number: signal.Signals) -> None:
     async with opened() as pool:

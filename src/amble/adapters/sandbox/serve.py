@@ -151,8 +151,9 @@ def serve(socket_descriptor: int, memory_descriptor: int) -> None:
         return
     setup = msgspec.msgpack.decode(frame, type=Setup)
     confine.die_with_parent(setup.parent_pid)
-    # The terminal's interrupt is for the agent, which ends its children itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a terminal or a service manager sends to all processes is for the agent, which ends its children itself.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     reader = Reader(setup, memory_descriptor)
     reader.warm_up()
     tasks = msgspec.msgpack.Decoder(Task)
