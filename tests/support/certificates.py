@@ -86,6 +86,10 @@ def _certificate(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
         )
     )
+    if is_ca:
+        # RFC 5280, 4.2.1.3: what a strict verifier, Python 3.13's own among them, wants an authority to say.
+        signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        builder = builder.add_extension(signs, critical=True)
     if names:
         builder = builder.add_extension(
             x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False

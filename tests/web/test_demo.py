@@ -91,5 +91,8 @@ def test_another_crawl_s_folder_is_refused(tmp_path: Path) -> None:
         (("--pages", "3", "--out"), FOLDER),
     ],
 )
-def test_the_folder_is_the_one_that_amble_will_take(more: Sequence[str], folder: Path) -> None:
+def test_the_folder_is_the_one_that_amble_will_take(
+    more: Sequence[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a demo may have been run where the tests are
     assert Demo.of(more) == Demo(more, folder, 0)
