@@ -19,10 +19,12 @@ from tests.whole.rig import (
     LEASED,
     SOON_S,
     arguments,
+    fill,
     in_state,
     judge,
     locked,
     served,
+    small_disk,
     wait_for_requests,
     wait_for_trouble,
 )
@@ -246,3 +248,35 @@ def test_a_spent_time_budget_ends_cleanly_and_the_next_run_goes_on(tmp_path: Pat
         done = run([*command, "--max-time", "unlimited"], timeout_s=SOON_S)
         assert done.returncode == 0, done.stdout + done.stderr
         judge(web, out, DELAY_S, verify=False)
+
+
+def test_a_signal_stops_soon_also_while_the_archive_cannot_be_written(tmp_path: Path) -> None:
+    """What was fetched and could not be kept goes back to the queue, and is asked for again."""
+    out = tmp_path / "crawl"
+    with small(tmp_path) as web, small_disk(out / "archive", "90m") as archive:
+        with running(arguments(web, out, "--delay", str(DELAY_S)), tmp_path / "amble.out") as amble:
+            wait_for_requests(web, 8, amble)
+            fill(archive / "ballast")
+            wait_for_trouble(out, "archive_unavailable", amble)
+            amble.send(signal.SIGINT)
+            assert amble.wait(STOP_S) == UNUSABLE, amble.text()
+        assert "disk is full" in amble.text()
+        assert in_state(out, LEASED) == []
+        (archive / "ballast").unlink()
+        again(web, out)
+
+
+@pytest.mark.parametrize("broken", ["archive", "frontier"])
+def test_a_time_budget_ends_a_run_also_in_trouble(tmp_path: Path, broken: str) -> None:
+    out = tmp_path / "crawl"
+    with small(tmp_path) as web, small_disk(out / "archive", "90m") as archive:
+        command = arguments(web, out, "--delay", str(DELAY_S), "--max-time", "4s")
+        with running(command, tmp_path / "amble.out") as amble:
+            wait_for_requests(web, 6, amble)
+            if broken == "archive":
+                fill(archive / "ballast")
+            else:
+                other = locked(out)
+            assert amble.wait(STOP_S) == UNUSABLE, amble.text()
+        if broken == "frontier":
+            other.close()

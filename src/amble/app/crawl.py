@@ -200,7 +200,7 @@ class Crawl:
                 return EndReason.STOPPED
             if parts.fence.lost:
                 raise StoreBroken("another owner has taken over this crawl; this agent starts nothing more")
-            if parts.budget.seconds_max is not None and self._elapsed_s() >= parts.budget.seconds_max:
+            if self._out_of_time():
                 return EndReason.TIME_BUDGET
             free = self._free()
             if free <= 0:
@@ -307,7 +307,8 @@ class Crawl:
 
     async def _drain(self, reason: EndReason) -> None:
         """Let what is under way finish within its grace; cancel the rest, which puts its URLs back."""
-        stopped = reason is EndReason.STOPPED
+        # While trouble stands, more patience would only be more waiting.
+        stopped = reason is EndReason.STOPPED or self.parts.health.blocked
         await self._settle(self._active, STOP_FETCH_GRACE_S if stopped else END_GRACE_S)
         await self._settle(self._extracting, STOP_PARSE_GRACE_S if stopped else END_GRACE_S)
 
@@ -325,13 +326,17 @@ class Crawl:
             await asyncio.wait(rest)
 
     async def _stop_without_store(self) -> None:
-        """Everybody who waits for a frontier that cannot be written would keep an operator's stop waiting as well."""
-        await self._stop.wait()
+        """Everybody who waits for a frontier that cannot be written would keep a stop or a time budget waiting too."""
+        if self.parts.budget.seconds_max is None:
+            await self._stop.wait()
+        was_over = False
         while True:
-            await self.parts.clock.sleep(STOP_STORE_GRACE_S)
+            await self.parts.clock.sleep(STOP_STORE_GRACE_S / 2)
+            is_over = self._stop.is_set() or self._out_of_time()
             detail = self.parts.health.troubles.get(Reason.STORE_UNAVAILABLE)
-            if detail is not None:
-                self.parts.abandon_store(StoreUnavailable(f"stopped while {detail}"))
+            if is_over and was_over and detail is not None:
+                self.parts.abandon_store(StoreUnavailable(f"ended while {detail}"))
+            was_over = is_over
 
     # -- upkeep and reporting ---------------------------------------------------------------------------------
 
@@ -368,6 +373,10 @@ class Crawl:
 
     def _rate(self) -> float:
         return self._pace.per_s(self.parts.clock.monotonic_s())
+
+    def _out_of_time(self) -> bool:
+        most_s = self.parts.budget.seconds_max
+        return most_s is not None and self._elapsed_s() >= most_s
 
     def _elapsed_s(self) -> float:
         return self.parts.clock.monotonic_s() - self._started_s
