@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import os
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -305,6 +306,25 @@ async def test_a_body_over_the_cap_is_cut_and_the_server_is_told(transport: Tran
         assert (reply.body.length, reply.truncated) == (100_000, "length")
         await asyncio.wait_for(told.wait(), 5)
     assert reply.wire_bytes < 1 << 20
+
+
+async def test_a_disk_that_fills_up_at_the_end_of_a_body_is_a_failure_and_keeps_no_file_open(
+    make: Make,
+) -> None:
+    """The last bytes are still in a buffer then, and letting go of the file tries to write them once more."""
+    transport = make(FetchLimits(memory_body_bytes_max=1_000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with RawServer(once(respond(bytes(90_000)))) as server:
+        open_before = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, before[1]))
+        try:
+            failure = await failed(transport, server.permit(), Ask(keep_alive=False))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert failure.category is Category.INTERNAL
+        assert "File too large" in failure.detail
+        # The server's end of the connection may still be open.
+        assert len(os.listdir("/proc/self/fd")) <= open_before + 1
 
 
 async def test_a_body_that_cannot_be_kept_is_our_failure(tmp_path: Path) -> None:

@@ -104,7 +104,10 @@ class Spool:
         return SpooledBody(memory, self._file, self._length, self._hash.digest())
 
     def discard(self) -> None:
-        """Drop it all."""
+        """Drop it all. Never raises."""
         self._pieces.clear()
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError:
+                pass  # what was still buffered does not fit on the disk; the descriptor is closed all the same
