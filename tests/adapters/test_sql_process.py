@@ -22,7 +22,7 @@ from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.adapters.sql.wire import StoreWire, hear_ready
 from amble.domain.attempt import Edge, Lease, LeaseKey, UrlKind
-from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable
+from amble.domain.errors import CrawlFolderUnusable, OperationRefused, StoreBroken, StoreUnavailable
 from amble.domain.fetched import BodyRef
 from amble.domain.frontier import (
     AdmitBatch,
@@ -306,6 +306,25 @@ async def test_one_refused_call_leaves_its_neighbours_alone(wired: Wired) -> Non
     )
     assert isinstance(results[1], StoreBroken)
     assert [result.verdicts for result in results if isinstance(result, AdmitReport)] == [b"\x01", b"\x01"]
+
+
+async def test_a_call_that_cannot_be_put_into_a_frame_is_refused_and_its_neighbours_are_not(
+    wired: Wired,
+) -> None:
+    bad = (batch("/\udcff"), AdmitBatch([], samples=[("x", "y", "\ud800")]), batch("/x", origin="\udfff"))
+    for call in bad:
+        with pytest.raises(OperationRefused):
+            await wired.frontier.admit(call)
+    with pytest.raises(OperationRefused):
+        await wired.frontier.expire(2**64)
+    results = await asyncio.gather(
+        wired.frontier.admit(batch("/y")),
+        wired.frontier.admit(bad[0]),
+        wired.frontier.admit(batch("/y", "/z")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], OperationRefused)
+    assert [result.verdicts for result in results if isinstance(result, AdmitReport)] == [b"\x01", b"\x00\x01"]
 
 
 async def test_a_caller_that_gave_up_does_not_hurt_the_others(wired: Wired, tmp_path: Path) -> None:

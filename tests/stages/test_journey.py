@@ -394,3 +394,18 @@ async def test_a_robots_txt_that_redirects_to_the_port_of_another_service_is_ref
     row = line.store.database.execute("SELECT reason, detail FROM url WHERE kind = 1").fetchone()
     assert row == ("refused_destination", "port 6667 is not for HTTP")
     assert line.states() == {"/": "pending"}
+
+
+async def test_a_crawl_delay_beyond_all_measure_is_a_long_delay_and_nothing_breaks(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    for number, delay in enumerate((b"1e17", b"1e300", b"1.7976931348623157e308", b"-0.0")):
+        site[0].answers["/robots.txt"] = reply(
+            "200 OK", b"User-agent: *\nCrawl-delay: " + delay, "Content-Type: text/plain"
+        )
+        line = await lines.next_life()
+        line.time.now_ms += (number + 1) * 86_400_000
+        await robots_done(line, site[1])
+        (kept,) = line.store.database.execute("SELECT robots_delay_ms FROM origin").fetchone()
+        assert 0 <= kept < 2**62
+        assert line.problems() == []

@@ -31,6 +31,10 @@ class StoreBroken(AmbleError):
     """The frontier store answered something impossible: a bug or a corrupted file."""
 
 
+class OperationRefused(StoreBroken):
+    """The frontier store cannot carry out this one call, whenever it is made: a mistake of ours. Others are unharmed."""
+
+
 class ArchiveUnavailable(AmbleError):
     """The archive cannot be written or read now (disk full, read-only). Nothing was acknowledged."""
 

@@ -19,6 +19,9 @@ from amble.ports import Frontier
 from amble.stages.rules import RobotsBook
 from amble.stages.work import Extracted, Source
 
+# What a robots.txt asks is kept as it is up to here, so that people can be told; the policy's cap is far below.
+CRAWL_DELAY_S_MAX = 10.0**9
+
 
 def withheld_because(status: int, manifest: ParseManifest, url: str, kind: int) -> str:
     """Why the document is not published; "" when it is."""
@@ -33,6 +36,13 @@ def withheld_because(status: int, manifest: ParseManifest, url: str, kind: int) 
     if not manifest.text_bytes:
         return "no_text"
     return ""
+
+
+def _delay_ms(crawl_delay_s: float | None) -> int:
+    """A Crawl-delay as the ledger keeps it. A robots.txt may ask for any number; for ever is long enough."""
+    if crawl_delay_s is None or not crawl_delay_s > 0:
+        return 0
+    return int(min(crawl_delay_s, CRAWL_DELAY_S_MAX) * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +100,7 @@ class Completion:
             state = RobotsState(
                 outcome=decision.outcome,
                 rules=extracted.manifest_ref,
-                crawl_delay_ms=int((rules.crawl_delay_s or 0) * 1000),
+                crawl_delay_ms=_delay_ms(rules.crawl_delay_s),
             )
         elif decision.outcome == RobotsOutcome.STALE_RULES:
             state = still_serving(lease.facts.robots)

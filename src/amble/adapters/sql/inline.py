@@ -7,7 +7,7 @@ from typing import Any
 from amble.adapters.sql.client import FrontierCalls
 from amble.adapters.sql.messages import AnyOperation, Refused
 from amble.adapters.sql.sqlite import SqliteStore
-from amble.domain.errors import StoreBroken
+from amble.domain.errors import OperationRefused
 
 
 class InlineStore(FrontierCalls):
@@ -19,7 +19,7 @@ class InlineStore(FrontierCalls):
     async def _call(self, operation: AnyOperation) -> Any:
         (reply,) = self.store.apply([operation])
         if isinstance(reply, Refused):
-            raise StoreBroken(reply.error)
+            raise OperationRefused(reply.error)
         return reply
 
     async def close(self) -> None:

@@ -25,7 +25,13 @@ from amble.adapters.sql.messages import (
     encode,
     frame,
 )
-from amble.domain.errors import AmbleError, CrawlFolderUnusable, StoreBroken, StoreUnavailable
+from amble.domain.errors import (
+    AmbleError,
+    CrawlFolderUnusable,
+    OperationRefused,
+    StoreBroken,
+    StoreUnavailable,
+)
 
 # Frames on their way at once: one being applied, one waiting behind it.
 FRAMES_MAX: Final = 2
@@ -102,9 +108,17 @@ class StoreWire(FrontierCalls):
         if self._ended is not None or not self._pending or len(self._sent) >= FRAMES_MAX:
             return
         group = [self._pending.popleft() for _ in range(min(len(self._pending), OPERATIONS_MAX))]
-        self._sent.append(group)
-        self._last_sent_s = self._loop.time()
-        self._writer.write(frame(FrameKind.OPERATIONS, encode([operation for operation, _ in group])))
+        try:
+            payload = encode([operation for operation, _ in group])
+        except (OverflowError, TypeError, ValueError):
+            group = _sendable(group)
+            payload = encode([operation for operation, _ in group])
+        if group:
+            self._sent.append(group)
+            self._last_sent_s = self._loop.time()
+            self._writer.write(frame(FrameKind.OPERATIONS, payload))
+        elif not self._sent and not self._pending:
+            self._settled.set()
         self._schedule()
 
     async def _receive(self) -> None:
@@ -135,7 +149,7 @@ class StoreWire(FrontierCalls):
             if waiter.done():
                 continue  # the caller no longer waits; the operation is applied all the same
             if refused:
-                waiter.set_exception(StoreBroken(decode_text(reply)))
+                waiter.set_exception(OperationRefused(decode_text(reply)))
             else:
                 waiter.set_result(REPLY_DECODERS[type(operation)].decode(reply))
         self._sent.popleft()
@@ -173,6 +187,20 @@ class StoreWire(FrontierCalls):
             self._ended = StoreUnavailable("the store is closed")
         self._writer.close()
         await asyncio.gather(self._receiver, return_exceptions=True)
+
+
+def _sendable(group: list[Waiting]) -> list[Waiting]:
+    """The calls that can be put into a frame. The others (a lone surrogate, 65 bits) are refused, and only they."""
+    kept: list[Waiting] = []
+    for operation, waiter in group:
+        try:
+            encode(operation)
+        except (OverflowError, TypeError, ValueError) as error:
+            if not waiter.done():
+                waiter.set_exception(OperationRefused(f"{type(operation).__doc__}: {error}"))
+        else:
+            kept.append((operation, waiter))
+    return kept
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
