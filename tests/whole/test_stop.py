@@ -266,7 +266,7 @@ def test_a_signal_stops_soon_also_while_the_archive_cannot_be_written(tmp_path: 
         again(web, out)
 
 
-@pytest.mark.parametrize("broken", ["archive", "frontier"])
+@pytest.mark.parametrize("broken", [pytest.param("archive", marks=pytest.mark.soak), "frontier"])
 def test_a_time_budget_ends_a_run_also_in_trouble(tmp_path: Path, broken: str) -> None:
     out = tmp_path / "crawl"
     with small(tmp_path) as web, small_disk(out / "archive", "90m") as archive:
