@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 URL    ?=
 ARGS   ?=
 
-.PHONY: crawl test check format bench soak docs lock clean install whole
+.PHONY: crawl test check format bench soak sim soak-sim docs lock clean install whole
 
 install: $(STAMP)
 
@@ -54,6 +54,14 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(PY) -m pytest -q -m soak --timeout 7200 tests/whole $(ARGS)
+
+# SEEDS=A..B and PROFILE=calm|default|hostile choose others.
+sim: $(STAMP)
+	$(VENV)/bin/amble simulate --seeds $(or $(SEEDS),0..199) --profile $(or $(PROFILE),default) $(ARGS)
+
+soak-sim: $(STAMP)
+	$(VENV)/bin/amble simulate --seeds $(or $(SEEDS),0..4999) --profile default $(ARGS)
+	$(VENV)/bin/amble simulate --seeds $(or $(SEEDS),0..4999) --profile hostile $(ARGS)
 
 lock: $(STAMP)
 	@test -x $(VENV)/bin/uv || $(PY) -m pip install --quiet --disable-pip-version-check uv

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import amble
-from amble.faces import inspect, maintain
+from amble.faces import inspect, maintain, simulate
 from amble.faces import plan as planning
 
 if TYPE_CHECKING:
@@ -263,6 +263,7 @@ app.command()(planning.plan)
 app.command()(maintain.export)
 app.command()(maintain.verify)
 app.command()(maintain.doctor)
+app.command()(simulate.simulate)
 _config = typer.Typer(help="The settings of a crawl.")
 _config.command("show")(inspect.config_show)
 app.add_typer(_config, name="config")

@@ -96,6 +96,7 @@ class Watch:
         self._attempts: dict[int, int] = {}
         self._cursors: dict[tuple[int, int, int], int] = {}
         self._tokens: set[bytes] = set()
+        self._tries: dict[int, tuple[int, int]] = {}
         self.requeued = 0
         self.failures: dict[str, int] = defaultdict(int)
         self.fetches: dict[str, int] = defaultdict(int)
@@ -237,7 +238,10 @@ class Watch:
     def _on_TakeLease(self, ask: Any, reply: Any) -> str:  # noqa: N802
         if reply.leases and ask.epoch != self.epoch:
             self._history.violate("single authority", f"leases for epoch {ask.epoch}, it is {self.epoch}")
+        if reply.fenced:
+            self._history.reached["lease.fenced"] += 1
         for lease in reply.leases:
+            self._judge_tries(lease)
             known = self.holders.get(lease.key.url_id)
             if known is not None:
                 self._history.violate("stale is harmless", f"{lease.url} was leased while it was held")
@@ -246,6 +250,16 @@ class Watch:
             self._hold(lease, UrlState.LEASED)
             self._history.reached["transition.lease"] += 1
         return ", ".join(f"{lease.url} #{lease.key.attempt}" for lease in reply.leases)
+
+    def _judge_tries(self, lease: Any) -> None:
+        """Only a failed try counts as one, and each crawl generation begins with all of them."""
+        generation, tries = self._tries.get(lease.key.url_id, (0, 0))
+        tries = tries if generation == lease.crawl_generation else 0
+        if lease.tries != tries:
+            self._history.violate(
+                "tries are counted right", f"{lease.url} has {lease.tries} tries behind it, {tries} have failed"
+            )
+        self._tries[lease.key.url_id] = (lease.crawl_generation, tries)
 
     def _on_Reserve(self, ask: Any, reply: Any) -> str:  # noqa: N802
         outcome = ReserveOutcome(reply.outcome)
@@ -343,6 +357,8 @@ class Watch:
     def _judge_KeepFailed(self, holder: Holder, value: Any) -> None:  # noqa: N802
         self._history.reached[f"category.{value.category}"] += 1
         self.failures[holder.url] += 1
+        generation, tries = self._tries[holder.url_id]
+        self._tries[holder.url_id] = (generation, tries + (value.retry_ms is not None))
         if value.retry_ms is not None and value.retry_ms <= 0:
             self._history.violate("nothing waits without a reason", f"{holder.url} is retried at once")
         if value.robots is not None:

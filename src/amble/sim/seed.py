@@ -244,7 +244,7 @@ class Seed:
         return bool(left) and self._dice.chance(0.5) and self.watch.requeued < 200
 
     async def _until_due(self, ending: Ending) -> None:
-        wait_s = min(ending.next_due_s or 1.0, 600.0)
+        wait_s = 20.0 if ending.next_due_s is None else min(ending.next_due_s, 600.0)
         if self.weather.storming:
             wait_s = min(wait_s, max(0.1, self._storm_s - self.loop.time()))
         await asyncio.sleep(wait_s + 0.01)
