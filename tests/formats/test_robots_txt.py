@@ -196,3 +196,13 @@ def test_any_bytes_are_read_and_any_rules_can_be_matched(lines: list[bytes], end
     assert all(pattern.isascii() and pattern[0] in "/*" for _, pattern in found.rules)
     allowed, pattern = RuleSet(found).allows("/a%FFb")
     assert allowed or (False, pattern) in found.rules
+
+
+@pytest.mark.parametrize("agents", [["*"], ["amble", "*"], []], ids=["one", "two", "thousands"])
+def test_agents_named_over_and_over_above_a_list_of_rules_have_each_rule_once(agents: list[str]) -> None:
+    named = agents or [
+        f"bot-{chr(97 + i // 676)}{chr(97 + i // 26 % 26)}{chr(97 + i % 26)}" for i in range(15_000)
+    ]
+    repeated = (named * 15_000)[:15_000]
+    body = "".join(f"User-agent: {agent}\n" for agent in repeated) + "Disallow: /a\n" * 10_000
+    assert len(rules(body).rules) == (10_000 if agents else 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from amble.domain.manifest import RobotsRules
@@ -53,8 +53,9 @@ def parse(body: bytes, agent_tokens: Sequence[str]) -> RobotsRules:
     if truncated:
         # Half a line may say the opposite of the whole: "Allow: /a" of "Allow: /about".
         kept = kept[: max(kept.rfind(b"\n"), kept.rfind(b"\r")) + 1]
-    groups, sitemaps = _read(_without_bom(kept))
-    for token in (*(token.lower() for token in agent_tokens), "*"):
+    wanted = (*(token.lower() for token in agent_tokens), "*")
+    groups, sitemaps = _read(_without_bom(kept), frozenset(wanted))
+    for token in wanted:
         group = groups.get(token)
         if group is not None:
             return RobotsRules(tuple(group.rules), group.delay_s, tuple(sitemaps), token, truncated)
@@ -68,28 +69,30 @@ def _without_bom(body: bytes) -> bytes:
     return body[length:]
 
 
-def _read(body: bytes) -> tuple[dict[str, _Group], list[str]]:
+def _read(body: bytes, wanted: frozenset[str]) -> tuple[dict[str, _Group], list[str]]:
+    """The groups of the `wanted` agents, and the sitemaps. Others are not kept: a file may name thousands."""
     groups: dict[str, _Group] = {}
     sitemaps: list[str] = []
-    current: list[_Group] = []
+    current: dict[str, _Group] = {}
     # Only a rule ends a run of user-agent lines; other records must not interfere (RFC 9309 2.2.4).
     in_rules = False
     for line in body.splitlines():
         key, value = _key_and_value(line)
         if key == "agent":
             if in_rules:
-                current, in_rules = [], False
+                current, in_rules = {}, False
             token = _token_of(value)
-            if token:
-                current.append(groups.setdefault(token, _Group()))
+            if token in wanted:
+                # Named twice above the same rules, an agent has them once.
+                current[token] = groups.setdefault(token, _Group())
         elif key in ("allow", "disallow"):
             in_rules = True
             if value:
                 rule = (key == "allow", _pattern_of(value))
-                for group in current:
+                for group in current.values():
                     group.rules.append(rule)
         elif key == "delay":
-            _note_delay(current, value)
+            _note_delay(current.values(), value)
         elif key == "sitemap" and value and len(sitemaps) < SITEMAPS_MAX and len(value) <= SITEMAP_CHARS_MAX:
             sitemaps.append(value.decode("utf-8", "replace"))
     return groups, sitemaps
@@ -120,7 +123,7 @@ def _pattern_of(value: bytes) -> str:
     return _NOT_ASCII.sub(lambda match: b"%%%02X" % match[0][0], value).decode("ascii")
 
 
-def _note_delay(groups: list[_Group], value: bytes) -> None:
+def _note_delay(groups: Iterable[_Group], value: bytes) -> None:
     try:
         delay_s = float(value)
     except ValueError:
