@@ -8,6 +8,9 @@ STAMP  := $(VENV)/.installed
 URL    ?=
 ARGS   ?=
 
+# For the shell as one word, whatever is in it: URLs are full of "&".
+quoted = '$(subst ','\'',$(1))'
+
 .PHONY: crawl test check format bench soak sim soak-sim docs lock clean install whole
 
 install: $(STAMP)
@@ -16,7 +19,7 @@ install: $(STAMP)
 $(STAMP): requirements.lock pyproject.toml setup.py src/amble/_native.c
 	@command -v $(PYTHON) >/dev/null || { echo "amble needs Python 3.11 or newer: set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amble needs Python 3.11 or newer; $(PYTHON) is older: set PYTHON=/path/to/python3.11"; exit 1; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: install the venv module of $(PYTHON)"; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: install the venv module of $(PYTHON)"; exit 1; }
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(PY) -m compileall -q src/amble
@@ -26,7 +29,7 @@ crawl: $(STAMP)
 ifeq ($(strip $(URL)),)
 	@$(PY) -m tests.web demo $(ARGS)
 else
-	@$(VENV)/bin/amble crawl $(URL) $(ARGS)
+	@$(VENV)/bin/amble crawl $(foreach url,$(URL),$(call quoted,$(url))) $(ARGS)
 endif
 
 test: $(STAMP)
