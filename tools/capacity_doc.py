@@ -10,7 +10,8 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from amble.domain.capacity import INPUTS, LINES
+from amble.domain.assumptions import INPUTS
+from amble.domain.capacity import LINES
 from amble.faces.plan import flag_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "capacity.md"

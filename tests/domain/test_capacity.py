@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amble.domain.assumptions import INPUTS
 from amble.domain.capacity import (
-    INPUTS,
     LINES,
     Change,
     Lever,
@@ -135,6 +136,11 @@ def test_the_ceiling_is_left_out_where_the_origins_are_not_known() -> None:
     names = {figure.line.name for figure in figures_of(Workload(**WEB))}
     assert "origins_needed" in names
     assert "ceiling_starts_per_s" not in names
+
+
+def test_every_input_is_a_field_of_a_workload_and_accepts_its_own_default() -> None:
+    assert [item.name for item in fields(Workload)] == list(INPUTS)
+    assert all(item.default is None or item.accepts(item.default) for item in INPUTS.values())
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:

@@ -142,7 +142,7 @@ def test_numbers_as_people_write_them(text: str, value: float | None) -> None:
 
 
 def test_no_two_inputs_share_an_option() -> None:
-    from amble.domain.capacity import INPUTS
+    from amble.domain.assumptions import INPUTS
 
     flags = [flag_of(name) for name in INPUTS]
     assert len(flags) == len(set(flags))

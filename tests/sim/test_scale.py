@@ -12,6 +12,7 @@ import pytest
 from amble.adapters.sql.ledger import Origin, OriginLedger
 from amble.domain.errors import ConfigErrors
 from amble.domain.supply import SupplyCurve
+from amble.faces.cli import main
 from amble.faces.exits import ExitCode
 from amble.faces.scale import run_scale, scale_ask, scale_lines
 from amble.sim.scale import ScaleAsk, ScaleModel, ScaleReport
@@ -152,3 +153,23 @@ def test_an_origin_that_is_woken_too_late_is_noticed(monkeypatch: pytest.MonkeyP
     report = asyncio.run(ScaleModel(replace(SMALL, days=0.05)).run())
     assert report.starved > 0
     assert report.late_max_s > 200
+
+
+def test_the_command_plays_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--origins", "20", "--largest", "5", "--days", "1", "--seed", "3")
+    assert main(["simulate", "--scale", *options]) == ExitCode.OK
+    assert "20 origins" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--origins", "20"], "--origins needs --scale"),
+        (["--scale", "--trace"], "leave out --seeds and --trace"),
+    ],
+)
+def test_options_of_the_other_mode_are_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *arguments]) == ExitCode.USAGE
+    assert told in capsys.readouterr().err

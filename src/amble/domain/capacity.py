@@ -5,131 +5,61 @@ Arithmetic only. What origins that are already known can give is in supply.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from math import inf
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
+from amble.domain.assumptions import INPUTS
 from amble.domain.formula import Formula
 
-# Measured rates, all on virtual cores at 2 GHz; docs/capacity.md tells where each comes from and how to measure yours.
-# `python -m bench.crawl`: the whole process tree, 90 KB pages with 100 links over plain HTTP, start-up included.
-PAGES_PER_CPU_S: Final = 125.0
-# PostgreSQL, one page cycle (lease, fetched, parsed, complete, 30 candidates of which 3 are new): CPU of the server,
-# and log written.
-DATABASE_CPU_S: Final = 483e-6
-DATABASE_LOG_BYTES: Final = 10_800.0
-# A row of `url`, and its entries in the primary key and the queue index, in PostgreSQL.
-URL_BYTES: Final = 200.0
-INDEX_BYTES: Final = 52.0
-# A server with 128 GB of memory and 2 TB of NVMe keeps that many rows with the hot part of their index in memory.
-URLS_PER_DATABASE: Final = 3.75e9
-# Page cycles per second of one SQLite file that holds 100 million URLs, every commit synced.
-SQLITE_CYCLES_PER_S: Final = 420.0
-# HTML in gzip members of one record each, fast level.
-COMPRESSION: Final = 4.1
 
-
-def _input(default: float, unit: str, why: str, *, least: float = 0.0, most: float = inf) -> Any:
-    """A field that accepts `least` < value <= `most`; see Input.takes_zero for 0."""
-    return field(default=default, metadata={"unit": unit, "why": why, "least": least, "most": most})
-
-
-def _target(unit: str, why: str) -> Any:
-    return field(metadata={"unit": unit, "why": why, "least": 0.0, "most": inf})
+def _default(name: str) -> float:
+    default = INPUTS[name].default
+    assert default is not None
+    return default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A target and everything that is assumed about the web, the crawler and the machines. Units stand in INPUTS."""
+    """A target and everything that is assumed. Units, meanings and defaults stand in assumptions.INPUTS."""
 
-    pages: float = _target("pages", "Pages to fetch.")
-    days: float = _target("days", "Time to fetch them in.")
-    peak: float = _input(1.0, "times", "Peak rate over mean rate.")
-    page_bytes: float = _input(100_000.0, "B", "Mean size of a page as it is received.")
-    service_s: float = _input(1.0, "s", "Mean time of a fetch that is answered.")
-    timeout_share: float = _input(0.05, "share", "Starts that end in a timeout.", most=0.99)
-    timeout_s: float = _input(10.0, "s", "How long such a start occupies its slot.")
-    error_share: float = _input(0.0, "share", "Starts that are answered with no page.", most=0.99)
-    origins: float = _input(0.0, "origins", "Origins that are eligible all the time; 0: not known.")
-    spacing_s: float = _input(2.0, "s", "Least time between two starts at one origin.")
-    adaptive_factor: float = _input(5.0, "times", "Delay after a fetch, in lengths of that fetch; 0: none.")
-    adaptive_cap_s: float = _input(30.0, "s", "The longest such delay.")
-    active_max: float = _input(1.0, "requests", "Requests at one origin at once.")
-    concurrency: float = _input(0.0, "requests", "Requests at once over all origins; 0: as many as needed.")
-    links_per_page: float = _input(10.0, "URLs", "Candidate links of a page.")
-    known_per_page: float = _input(2.0, "URLs", "URLs in the frontier for each page fetched.")
-    url_bytes: float = _input(URL_BYTES, "B", "One record of the frontier.")
-    index_bytes: float = _input(INDEX_BYTES, "B", "Index entries of one record.")
-    frontier_replicas: float = _input(2.0, "copies", "Copies of the frontier: primary and standby.")
-    filter_error: float = _input(0.01, "share", "False positives of a Bloom filter over all URLs.", most=0.5)
-    facts_bytes: float = _input(500.0, "B", "Stored beside each body: fetch record, metadata.")
-    compression: float = _input(COMPRESSION, "times", "Stored bytes shrink by this.")
-    replicas: float = _input(3.0, "copies", "Copies of the archive.")
-    keep_days: float = _input(0.0, "days", "How long the crawl goes on and all is kept; 0: as --days.")
-    body_reads: float = _input(1.0, "times", "How often each stored body is read again.")
-    duplicate_share: float = _input(0.0, "share", "Bytes that are already known and not parsed.", most=1.0)
-    pages_per_cpu_s: float = _input(PAGES_PER_CPU_S, "pages/s", "Pages per second of one core, measured.")
-    utilisation: float = _input(0.6, "share", "How busy a core may be.", most=1.0)
-    cores: float = _input(16.0, "cores", "Cores of a machine.")
-    database_cpu_s: float = _input(DATABASE_CPU_S, "s", "Database CPU of one page, measured.")
-    database_log_bytes: float = _input(DATABASE_LOG_BYTES, "B", "Database log of one page, measured.")
-    urls_per_database: float = _input(URLS_PER_DATABASE, "URLs", "Rows that one database server carries.")
-    sqlite_cycles_per_s: float = _input(SQLITE_CYCLES_PER_S, "pages/s", "Pages per second of an SQLite file.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """One assumption by name: unit, meaning, and what it accepts. `default` None: it must be given."""
-
-    name: str
-    unit: str
-    why: str
-    default: float | None
-    least: float
-    most: float
-
-    def accepts(self, value: float) -> bool:
-        """Whether `value` makes sense. Not a number never does."""
-        return self.least < value <= self.most or (value == 0.0 and self.takes_zero)
-
-    @property
-    def takes_zero(self) -> bool:
-        """Shares, counts of links and what is "0: none" may be nothing; times and sizes may not."""
-        return self.default == 0.0 or self.name in _MAY_BE_ZERO
-
-    @property
-    def wish(self) -> str:
-        """What is accepted, for people."""
-        low = "0 or more" if self.takes_zero else "more than 0"
-        return f"a number, {low}" if self.most == inf else f"a number, {low} and at most {self.most:g}"
-
-
-_MAY_BE_ZERO: Final = frozenset(
-    {
-        "timeout_share",
-        "links_per_page",
-        "adaptive_factor",
-        "facts_bytes",
-        "index_bytes",
-        "body_reads",
-        "spacing_s",
-    }
-)
-INPUTS: Final[Mapping[str, Input]] = MappingProxyType(
-    {
-        item.name: Input(
-            name=item.name, default=None if item.default is MISSING else item.default, **item.metadata
-        )
-        for item in fields(Workload)
-    }
-)
+    pages: float
+    days: float
+    peak: float = _default("peak")
+    page_bytes: float = _default("page_bytes")
+    service_s: float = _default("service_s")
+    timeout_share: float = _default("timeout_share")
+    timeout_s: float = _default("timeout_s")
+    error_share: float = _default("error_share")
+    origins: float = _default("origins")
+    spacing_s: float = _default("spacing_s")
+    adaptive_factor: float = _default("adaptive_factor")
+    adaptive_cap_s: float = _default("adaptive_cap_s")
+    active_max: float = _default("active_max")
+    concurrency: float = _default("concurrency")
+    links_per_page: float = _default("links_per_page")
+    known_per_page: float = _default("known_per_page")
+    url_bytes: float = _default("url_bytes")
+    index_bytes: float = _default("index_bytes")
+    frontier_replicas: float = _default("frontier_replicas")
+    filter_error: float = _default("filter_error")
+    facts_bytes: float = _default("facts_bytes")
+    compression: float = _default("compression")
+    replicas: float = _default("replicas")
+    keep_days: float = _default("keep_days")
+    body_reads: float = _default("body_reads")
+    duplicate_share: float = _default("duplicate_share")
+    pages_per_cpu_s: float = _default("pages_per_cpu_s")
+    utilisation: float = _default("utilisation")
+    cores: float = _default("cores")
+    database_cpu_s: float = _default("database_cpu_s")
+    database_log_bytes: float = _default("database_log_bytes")
+    urls_per_database: float = _default("urls_per_database")
+    sqlite_cycles_per_s: float = _default("sqlite_cycles_per_s")
 
 
 def problems_of(workload: Workload) -> list[str]:
-    """What does not fit together, one line each; single values are judged by their `Input`."""
+    """What does not fit together, one line each; single values are judged by their Input."""
     problems = []
     if workload.timeout_share + workload.error_share >= 1.0:
         problems.append("timeout_share and error_share leave no start that brings a page: lower one of them")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from amble.app.capacity import DEFAULT, FolderPlan
-from amble.domain.capacity import INPUTS, Change, Estimate, Figure, Input, Lever, Outcome, Verdict
+from amble.domain.assumptions import INPUTS, Input
+from amble.domain.capacity import Change, Estimate, Figure, Lever, Outcome, Verdict
 from amble.domain.supply import FolderEstimate, OriginSupply
 from amble.faces import text
 from amble.faces.exits import ExitCode

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amble.domain.capacity import INPUTS
+from amble.domain.assumptions import INPUTS
 from amble.faces.options import JsonOption
 
 _SHORT = {
