@@ -67,10 +67,13 @@ def plain(value: Any) -> Any:
 
 def say_error(lines: Sequence[str], code: ExitCode, *, as_json: bool) -> int:
     """One line per mistake on standard error; with --json also one object on standard output."""
-    for line in lines:
-        print(f"amble: {text.safe(line)}", file=sys.stderr)
-    if as_json:
-        write_json({"event": "error", "problems": list(lines), "exit_code": int(code)})
+    try:
+        for line in lines:
+            print(f"amble: {text.safe(line)}", file=sys.stderr)
+        if as_json:
+            write_json({"event": "error", "problems": list(lines), "exit_code": int(code)})
+    except OSError:
+        pass  # the terminal or the reader is gone; the exit code still tells
     return int(code)
 
 

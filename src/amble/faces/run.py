@@ -33,7 +33,10 @@ def run_crawl(plan: Plan, display: Display) -> ExitCode:
             # Our own handlers stand from the first moment, so a Ctrl-C while the folder opens is a clean stop too.
             return runner.run(_crawl(plan, display))
     finally:
-        display.close()
+        try:
+            display.close()
+        except OSError:
+            pass  # a terminal that is gone needs no tidying
 
 
 def _loop_factory() -> Any:
@@ -63,9 +66,11 @@ class _Stopper:
         """Stop cleanly; on the second call, at once."""
         self.asked += 1
         if self.asked > 1:
-            self._display.close()
-            # No orderly end: children see their pipes close, the frontier takes up what was in flight.
-            os._exit(ExitCode.FORCED)
+            try:
+                self._display.close()
+            finally:
+                # No orderly end: children see their pipes close, the frontier takes up what was in flight.
+                os._exit(ExitCode.FORCED)
         if self._crawl is not None:
             self._crawl.stop()
         try:
@@ -91,8 +96,8 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
     code = exit_code_of(result)
     try:
         display.end(result, code)
-    except BrokenPipeError:
-        pass  # nobody is left to read how it ended; the exit code still tells
+    except OSError:
+        pass  # nobody is left to read how it ended, or the disk of the log is full; the exit code still tells
     return code
 
 
