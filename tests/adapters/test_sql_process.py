@@ -324,7 +324,10 @@ async def test_a_call_that_cannot_be_put_into_a_frame_is_refused_and_its_neighbo
         return_exceptions=True,
     )
     assert isinstance(results[1], OperationRefused)
-    assert [result.verdicts for result in results if isinstance(result, AdmitReport)] == [b"\x01", b"\x00\x01"]
+    assert [result.verdicts for result in results if isinstance(result, AdmitReport)] == [
+        b"\x01",
+        b"\x00\x01",
+    ]
 
 
 async def test_a_caller_that_gave_up_does_not_hurt_the_others(wired: Wired, tmp_path: Path) -> None:

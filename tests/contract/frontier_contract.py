@@ -9,6 +9,7 @@ import pytest
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.settings import StoreSettings
 from amble.domain.attempt import Lease, LeaseKey, RobotsState, UrlKind
+from amble.domain.decision import Reason
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Validators
 from amble.domain.frontier import (
@@ -622,6 +623,8 @@ class ResultContract:
             assert await rig.frontier.put_back(PutBack(lease.key, "x", "", 0)) == Applied.STALE
             assert await rig.frontier.exclude(Exclude(lease.key, "x", "", 1)) == Applied.STALE
         if step != "fetched":
+            assert await rig.frontier.parse_strike(ParseStrike(lease.key, "", False)) == Applied.STALE
+        if step not in ("fetched", "parsed"):
             assert await rig.frontier.parse_strike(ParseStrike(lease.key, "", True)) == Applied.STALE
         if step in ("leased", "complete"):
             assert await rig.parsed(lease) == Applied.STALE
@@ -634,6 +637,35 @@ class ResultContract:
         assert await rig.parsed(lease, 3) == Applied.APPLIED
         assert await rig.parsed(lease, 3) == Applied.APPLIED
         assert rig.rows("SELECT count(*) FROM manifest WHERE links = 3") == [(1,)]
+
+    async def test_a_parsed_page_of_which_nothing_is_left_can_fail(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        await rig.parsed(lease, 0)
+        assert await rig.frontier.parse_strike(ParseStrike(lease.key, "lost", True)) == Applied.APPLIED
+        assert rig.state(lease.key.url_id) is UrlState.FAILED
+        rig.audit()
+
+    async def test_a_repeated_parse_replaces_the_manifest_until_it_is_opened(self, rig: Rig) -> None:
+        lease = await self.started(rig)
+        await rig.fetched(lease)
+        await rig.parsed(lease, 3)
+        assert await rig.parsed(lease, 2, ref=BodyRef(1, 7_000, 40)) == Applied.APPLIED
+        assert rig.rows("SELECT links, ref FROM manifest WHERE links > 0") == [
+            (2, BodyRef(1, 7_000, 40).pack())
+        ]
+        await rig.complete(lease)
+        assert await rig.parsed(lease, 5) == Applied.STALE
+        rig.audit()
+
+    async def test_a_robots_decision_that_cannot_be_used_is_fetched_again(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        lease = await rig.lease_one()
+        assert lease.kind == UrlKind.PAGE
+        await rig.frontier.put_back(PutBack(lease.key, str(Reason.ROBOTS_MISSING), "gone", 0))
+        assert (await rig.lease_one()).kind == UrlKind.ROBOTS
+        rig.audit()
 
     async def test_a_second_completion_publishes_nothing(self, rig: Rig) -> None:
         lease = await self.started(rig)

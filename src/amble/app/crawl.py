@@ -10,14 +10,21 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from amble.app.pace import Pace
 from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
 from amble.domain.attempt import Lease
 from amble.domain.decision import Category, Reason
-from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable
-from amble.domain.frontier import LeaseReply, OpenManifest, Takeover
+from amble.domain.errors import (
+    AmbleError,
+    ArchiveBroken,
+    OperationRefused,
+    StoreBroken,
+    StoreUnavailable,
+)
+from amble.domain.frontier import LeaseReply, Takeover
 from amble.domain.policy import Budget
 from amble.domain.report import Status
 from amble.ports import Clock, FetchFailure, Frontier, Telemetry
@@ -27,7 +34,6 @@ from amble.stages.health import Health
 from amble.stages.journey import Dispatch, Extract
 from amble.stages.lease import Scheduler
 from amble.stages.store import Recorder
-from amble.stages.work import Source
 from amble.upkeep.expire import Expiry
 
 # One ask for leases; more would only sit in memory while their deadlines run.
@@ -71,6 +77,8 @@ class Parts:
     concurrency: int
     backlog_max: int
     wait_s_max: float
+    # Told how many pages are under way, so that store and archive can share their commits among them.
+    pace: Callable[[int], None] = lambda _: None
     # How long requests of an earlier owner may still be under way; 0: it is known to be stopped.
     fence_wait_s: float = 0.0
     expire_every_s: float = TICK_S
@@ -92,6 +100,8 @@ class Crawl:
     _binding: str = ""
     _pace: Pace = field(default_factory=Pace)
     _pages_before: int | None = None
+    # Pages that stumbled after they were fetched: they stay as they are until the next run.
+    _stranded: int = 0
     _crew: asyncio.TaskGroup | None = None
 
     # -- faces ------------------------------------------------------------------------------------------------
@@ -182,15 +192,14 @@ class Crawl:
             )
         for work in takeover.resumables:
             await self._room_for_extract()
-            self._spawn(self._extracting, self.parts.extract.resume(work), work.lease.url)
+            url = work.lease.url
+            self._spawn(self._extracting, self._carry(partial(self.parts.extract.resume, work), url), url)
         for open_manifest in takeover.open_manifests:
             await self._room_for_extract()
+            url = open_manifest.origin + open_manifest.path
             self._spawn(
-                self._extracting, self._discover(open_manifest), open_manifest.origin + open_manifest.path
+                self._extracting, self._carry(partial(self.parts.discovery.resume, open_manifest), url), url
             )
-
-    async def _discover(self, open_manifest: OpenManifest) -> None:
-        await self.parts.discovery.resume(open_manifest)
 
     async def _dispatch(self) -> EndReason:
         """Lease and start, as fast as limits allow, until there is a reason to end."""
@@ -206,6 +215,7 @@ class Crawl:
             if free <= 0:
                 await self._wait_for_room()
                 continue
+            parts.pace(len(self._active) + len(self._extracting))
             asked = min(free, LEASE_BATCH_MAX)
             reply = await parts.scheduler.lease(asked)
             if reply.fenced:
@@ -250,30 +260,41 @@ class Crawl:
         """One attempt, and the hand-over of what it fetched to extraction."""
         try:
             source = await self.parts.dispatch.run(lease)
-        except (AmbleError, asyncio.CancelledError):
-            raise
         except Exception as bug:
+            if _ends_the_run(bug):
+                raise
             self._report_bug(lease.url, bug)
             await self.parts.recorder.fail(lease, FetchFailure(Category.INTERNAL, repr(bug)[:200]))
             return
         if source is not None:
-            self._spawn(self._extracting, self._extract(source), lease.url)
+            self._spawn(
+                self._extracting, self._carry(partial(self.parts.extract.run, source), lease.url), lease.url
+            )
 
-    async def _extract(self, source: Source) -> None:
+    async def _carry(self, work: Callable[[], Awaitable[object]], url: str) -> None:
+        """Extraction or discovery of one page. Where it stumbles the page stays as it is, for the next run."""
         try:
-            await self.parts.extract.run(source)
-        except (AmbleError, asyncio.CancelledError):
-            raise
+            await work()
         except Exception as bug:
-            # The page stays FETCHED: the next run parses it again from the archive.
-            self._report_bug(source.lease.url, bug)
+            if _ends_the_run(bug):
+                raise
+            self._stranded += 1
+            self._report_bug(url, bug)
+
+    def _told_stranded(self) -> str:
+        if not self._stranded:
+            return ""
+        pages = "1 page" if self._stranded == 1 else f"{self._stranded} pages"
+        return f"{pages} could not be carried on after the fetch; the log names them, `amble verify` what is lost"
 
     def _report_bug(self, url: str, bug: Exception) -> None:
         self.parts.telemetry.event(
             "internal", url=url, error=repr(bug), trace="".join(traceback.format_exception(bug))[-4000:]
         )
 
-    def _spawn(self, group: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(
+        self, group: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None], name: str
+    ) -> None:
         assert self._crew is not None
         task = self._crew.create_task(work, name=name)
         group[task] = None
@@ -288,12 +309,15 @@ class Crawl:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def _ended(self, reply: LeaseReply) -> EndReason | None:
-        if self._active or self._extracting or reply.in_flight or reply.open_manifests:
+        if self._active or self._extracting:
+            return None
+        # What stumbled is left to the next run and must not keep this one waiting.
+        if max(reply.in_flight, reply.open_manifests) > self._stranded:
             return None
         if reply.budget_spent:
             return EndReason.PAGE_BUDGET
         if not reply.queued:
-            return EndReason.FINISHED
+            return EndReason.TROUBLE if self._stranded else EndReason.FINISHED
         if reply.next_wake_ms is None:
             return EndReason.WAITING
         if (reply.next_wake_ms - reply.now_ms) / 1000 > self.parts.wait_s_max:
@@ -384,13 +408,14 @@ class Crawl:
     def _result(self, reason: EndReason, trouble: str) -> CrawlResult:
         status, last = self._status, self.parts.scheduler.last
         pages = status.pages if status else 0
+        pages_before = pages if self._pages_before is None else self._pages_before
         next_due_s = None
         if last is not None and last.next_wake_ms is not None:
             next_due_s = max(0.0, (last.next_wake_ms - last.now_ms) / 1000)
         return CrawlResult(
             reason=reason,
             pages=pages,
-            pages_run=pages - (self._pages_before or 0),
+            pages_run=pages - pages_before,
             documents=status.documents if status else 0,
             queued=status.queued if status else 0,
             failed=status.failed if status else 0,
@@ -401,8 +426,13 @@ class Crawl:
             failures=_counts(status.failures if status else {}),
             exclusions=_counts(status.exclusions if status else {}),
             refused=_counts(status.refused if status else {}),
-            trouble=trouble or self.parts.health.describe() or "",
+            trouble=trouble or self.parts.health.describe() or self._told_stranded(),
         )
+
+
+def _ends_the_run(error: Exception) -> bool:
+    """A lost store or archive is everybody's; a record that is gone or a mistake of ours concerns one page."""
+    return isinstance(error, AmbleError) and not isinstance(error, ArchiveBroken | OperationRefused)
 
 
 def _counts(counts: dict[str, int]) -> tuple[ReasonCount, ...]:

@@ -17,7 +17,7 @@ class EndReason(StrEnum):
     TIME_BUDGET = "time_budget"  # the time budget is spent; more may be queued
     STOPPED = "stopped"  # the operator asked it to stop, and everything in flight is recorded
     WAITING = "waiting"  # what is queued becomes due later than the crawl is willing to wait
-    TROUBLE = "trouble"  # the store, the archive or the parsers stayed unusable
+    TROUBLE = "trouble"  # the store, the archive or the parsers stayed unusable, or pages stumbled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,7 +237,10 @@ class Complete(Struct, frozen=True, array_like=True):
 
 
 class ParseStrike(Struct, frozen=True, array_like=True):
-    """A parse failed. With `final` the URL becomes FAILED (parse_failed), else it stays FETCHED with one strike more."""
+    """A parse failed. With `final` the URL becomes FAILED (parse_failed), else it stays FETCHED with one strike more.
+
+    A PARSED URL can only fail for good: its manifest and its body are both lost.
+    """
 
     key: LeaseKey
     detail: str

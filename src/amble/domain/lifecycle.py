@@ -50,7 +50,12 @@ TRANSITIONS: dict[UrlEvent, dict[UrlState, UrlState]] = {
     UrlEvent.RECORD_FETCHED: {UrlState.LEASED: UrlState.FETCHED},
     UrlEvent.RECORD_PARSED: {UrlState.FETCHED: UrlState.PARSED},
     UrlEvent.COMPLETE: {UrlState.PARSED: UrlState.COMPLETE},
-    UrlEvent.GIVE_UP: {UrlState.LEASED: UrlState.FAILED, UrlState.FETCHED: UrlState.FAILED},
+    UrlEvent.GIVE_UP: {
+        UrlState.LEASED: UrlState.FAILED,
+        UrlState.FETCHED: UrlState.FAILED,
+        # Only when the archive has lost both its manifest and its body.
+        UrlState.PARSED: UrlState.FAILED,
+    },
     UrlEvent.EXCLUDE: {UrlState.LEASED: UrlState.EXCLUDED},
     # An operator, or upkeep, queues a finished URL again.
     UrlEvent.REQUEUE: {

@@ -217,20 +217,45 @@ class Extract:
 
     async def resume(self, work: Resumable) -> None:
         """Go on from what an earlier life stored: the manifest if there is one, else the body. Nothing is fetched."""
-        source = await self._from_archive(work.lease, work.fetched, work.strikes)
-        if source is None:
+        extracted = await self._extracted(work)
+        if extracted is not None:
+            source = await self._without_body(work)
+            await asyncio.gather(
+                self.completion.complete(source, extracted), self._discover(source, extracted)
+            )
             return
+        whole = await self._from_archive(work.lease, work.fetched, work.strikes)
+        if whole is not None:
+            await self.run(whole)
+
+    async def _extracted(self, work: Resumable) -> Extracted | None:
+        """The manifest of a PARSED row; None when there is none, or the archive has lost it and the body must do."""
         if work.manifest is None:
-            await self.run(source)
-            return
-        stored = manifest_json.decode(await self.archive.read(work.manifest))
-        extracted = Extracted(
+            return None
+        try:
+            stored = manifest_json.decode(await self.archive.read(work.manifest))
+        except ArchiveBroken as broken:
+            self.telemetry.event("archive.broken", url=work.lease.url, detail=str(broken))
+            return None
+        return Extracted(
             parsed=Parsed(manifest=stored.manifest),
             generation=work.extraction_generation,
             manifest_ref=work.manifest,
             text_ref=None,
         )
-        await asyncio.gather(self.completion.complete(source, extracted), self._discover(source, extracted))
+
+    async def _without_body(self, work: Resumable) -> Source:
+        """What completing a PARSED row needs: of the answer only its header block, and that only where it is left."""
+        fetched = work.fetched
+        ref = fetched.body_ref if fetched.not_modified or fetched.ref is None else fetched.ref
+        assert ref is not None, "FETCHED is never committed without a body reference"
+        try:
+            head = (await self.archive.read(ref)).http_head
+        except ArchiveBroken as broken:
+            self.telemetry.event("archive.broken", url=work.lease.url, detail=str(broken))
+            head = b""
+        body = StoredBody(b"", fetched.digest or b"")
+        return Source(lease=work.lease, fetched=fetched, head=head, body=body, record_id="")
 
     async def _finish(self, source: Source, extracted: Extracted) -> None:
         await asyncio.gather(

@@ -12,6 +12,7 @@ from amble.adapters.sql.identity import SLOT_BITS
 from amble.adapters.sql.ledger import Origin
 from amble.adapters.sql.statements import load
 from amble.domain.attempt import LeaseKey, RobotsState, UrlKind
+from amble.domain.decision import Reason
 from amble.domain.frontier import Applied, Exclude, PutBack, ReserveAsk, ReserveOutcome, ReserveReply
 from amble.domain.lifecycle import UrlEvent, UrlState, sources, target
 from amble.domain.robots import RobotsOutcome
@@ -130,6 +131,10 @@ class Gatekeeping:
         due_at = books.now + item.delay_ms
         books.execute(_PUT_BACK, (key.url_id, key.token, due_at, item.reason, item.detail, books.now))
         books.queued(key.url_id >> SLOT_BITS, 1)
+        if item.reason == Reason.ROBOTS_MISSING:
+            # What the decision refers to is not there any more: only a new one helps.
+            origin = books.ledger.by_id(key.url_id >> SLOT_BITS)
+            origin.robots_expires_at = min(origin.robots_expires_at, books.now)
         self._holding.release(key, held, None, item.rest_ms)
         books.tally.move(held.state, target(UrlEvent.PUT_BACK))
         books.tally.add(f"put_back.{item.reason}")

@@ -38,14 +38,13 @@ _RECORD_BODY, _RECORD_OTHER, _RETRY, _GIVE_UP, _STRIKE, _PARSED, _COMPLETE = (
         "complete",
     )
 )
-_ADD_FETCH, _ADD_BODY, _FIND_BODY, _ADD_MANIFEST, _MANIFEST, _OPEN_MANIFEST, _PUBLISH = (
+_ADD_FETCH, _ADD_BODY, _FIND_BODY, _ADD_MANIFEST, _OPEN_MANIFEST, _PUBLISH = (
     _WORK[name]
     for name in (
         "add_fetch",
         "add_body",
         "find_body",
         "add_manifest",
-        "manifest",
         "open_manifest",
         "publish",
     )
@@ -173,26 +172,24 @@ class Recording:
     # ---- parsed
 
     def record_parsed(self, item: RecordParsed) -> Applied:
-        """See ports.Frontier.record_parsed. The same key again, with the manifest already there, is APPLIED again."""
+        """See ports.Frontier.record_parsed. In PARSED the same key brings a repeated parse, whose manifest replaces the first."""
         books, key = self._books, item.key
         held = self._holding.held(key, (*_PARSE_FROM, _PARSED_STATE))
         if held is None:
             return Applied.STALE
         manifest = (key.url_id, key.attempt, item.extraction_generation)
-        if held.state == _PARSED_STATE:
-            known = books.execute(_MANIFEST, manifest).fetchone()
-            return Applied.STALE if known is None else Applied.APPLIED
         text_ref = item.text_ref.pack() if item.text_ref else None
         facts = (item.ref.pack(), item.links, item.content_kind, item.title, text_ref, books.now)
         books.execute(_ADD_MANIFEST, (*manifest, *facts))
-        books.execute(_PARSED, (key.url_id, key.token, item.content_kind))
-        books.tally.move(held.state, _PARSED_STATE)
+        if held.state != _PARSED_STATE:
+            books.execute(_PARSED, (key.url_id, key.token, item.content_kind))
+            books.tally.move(held.state, _PARSED_STATE)
         return Applied.APPLIED
 
     def parse_strike(self, item: ParseStrike) -> Applied:
         """See ports.Frontier.parse_strike."""
         books, key = self._books, item.key
-        held = self._holding.held(key, _PARSE_FROM)
+        held = self._holding.held(key, (*_PARSE_FROM, _PARSED_STATE) if item.final else _PARSE_FROM)
         if held is None:
             return Applied.STALE
         if not item.final:

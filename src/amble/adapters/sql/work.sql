@@ -8,9 +8,11 @@ INSERT INTO body(digest, ref, bytes) VALUES (?1, ?2, ?3) ON CONFLICT (digest) DO
 -- find_body: where bytes were stored first
 SELECT ref FROM body WHERE digest = ?1;
 
--- add_manifest: a parse is durable; discovery has consumed none of its links
+-- add_manifest: a parse is durable; discovery has consumed none of its links. A repeated parse replaces its record
 INSERT INTO manifest(url_id, attempt, generation, ref, links, cursor, opened, content_kind, title, text_ref, at)
-VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING;
+VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, ?6, ?7, ?8, ?9) ON CONFLICT (url_id, attempt, generation) DO UPDATE SET
+  ref = excluded.ref, links = excluded.links, content_kind = excluded.content_kind, title = excluded.title,
+  text_ref = excluded.text_ref, at = excluded.at WHERE opened = 0 AND cursor = 0;
 
 -- manifest: how far discovery has come
 SELECT cursor, links, opened FROM manifest WHERE url_id = ?1 AND attempt = ?2 AND generation = ?3;
