@@ -8,6 +8,7 @@ import hashlib
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
@@ -669,6 +670,36 @@ async def test_bytes_on_an_idle_connection_close_it(transport: Transport) -> Non
             while transport.has_idle("h.test", server.port, "http"):
                 await asyncio.sleep(0.01)
         assert content(await fetched(transport, server.permit())) == b"hello"
+
+
+def _answers_unasked(listener: socket.socket, now: threading.Event, sent: threading.Event) -> None:
+    """One answer, then on `now` another that nobody asked for; proper answers on every later connection."""
+    first, _ = listener.accept()
+    first.recv(65536)
+    first.sendall(respond(b"first"))
+    now.wait(5)
+    first.sendall(respond(b"stray"))
+    sent.set()
+    second, _ = listener.accept()
+    second.recv(65536)
+    second.sendall(respond(b"second"))
+    first.close()
+    second.close()
+
+
+async def test_a_request_is_not_answered_by_what_came_while_the_loop_was_busy(transport: Transport) -> None:
+    now, sent = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = threading.Thread(target=_answers_unasked, args=(listener, now, sent))
+        server.start()
+        assert content(await fetched(transport, permit(port))) == b"first"
+        # The loop does not run from here to the next request.
+        now.set()
+        assert sent.wait(5)
+        reply = await fetched(transport, permit(port))
+        assert (content(reply), reply.reused) == (b"second", False)
+        server.join()
 
 
 async def test_the_total_of_connections_is_capped_and_idle_ones_make_room(make: Make) -> None:

@@ -344,6 +344,19 @@ class Connection:
                 return
             self._finish()
 
+    def is_quiet(self) -> bool:
+        """Whether an idle connection is as its last answer left it: open, with nothing unasked for in it.
+
+        The loop tells of a close or of stray bytes, but a busy loop tells too late: a request must not be answered by
+        what was sent before it.
+        """
+        assert self._exchange is None
+        if self._tls is None:
+            self._on_plain_readable()
+        else:
+            self._on_tls_readable()
+        return self.is_open
+
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:

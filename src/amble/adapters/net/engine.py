@@ -165,15 +165,10 @@ class Engine:
 
     def _take_idle(self, endpoint: Endpoint) -> Connection | None:
         origin = (endpoint.host, endpoint.port, endpoint.tls)
-        idle = self._idle.get(origin)
-        if idle is None:
-            return None
-        for position, connection in enumerate(idle):
-            if connection.endpoint.address == endpoint.address:
-                del idle[position]
-                if not idle:
-                    del self._idle[origin]
-                del self._expiry[connection]
+        for connection in list(self._idle.get(origin, ())):
+            # One that is not quiet has just closed, and by that left the pool.
+            if connection.endpoint.address == endpoint.address and connection.is_quiet():
+                self._unpool(connection)
                 self._active.add(connection)
                 return connection
         return None
@@ -191,14 +186,18 @@ class Engine:
     def _forget(self, connection: Connection) -> None:
         """A connection has closed: take it out of every list and pass its slot on."""
         self._active.discard(connection)
-        if self._expiry.pop(connection, None) is not None:
-            endpoint = connection.endpoint
-            origin = (endpoint.host, endpoint.port, endpoint.tls)
-            idle = self._idle[origin]
-            idle.remove(connection)
-            if not idle:
-                del self._idle[origin]
+        if connection in self._expiry:
+            self._unpool(connection)
         self._slots.release()
+
+    def _unpool(self, connection: Connection) -> None:
+        del self._expiry[connection]
+        endpoint = connection.endpoint
+        origin = (endpoint.host, endpoint.port, endpoint.tls)
+        idle = self._idle[origin]
+        idle.remove(connection)
+        if not idle:
+            del self._idle[origin]
 
     def _drop_oldest(self) -> None:
         if self._expiry:
