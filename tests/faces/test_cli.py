@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -214,3 +215,17 @@ def test_a_dry_run_needs_no_crawl(url: str, code: int, told: str, capsys: pytest
     said = capsys.readouterr().out
     assert told in said
     assert ("would not be fetched" in said) == (code != 0)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_names_that_a_terminal_cannot_show_are_shown_as_escapes(encoding: str, form: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "amble", "status", "schöne\N{SNOWMAN}\udcff", *form],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"},
+        check=False,
+    )
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert b"there is no crawl there" in done.stderr

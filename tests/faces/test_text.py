@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from amble.faces import text
@@ -67,11 +69,26 @@ def test_plurals(number: int, said: str) -> None:
         ("a\nb\r", "a\\u000ab\\u000d"),
         ("abc\u202edef", "abc\\u202edef"),
         ("\x9b31m", "\\u009b31m"),
+        ("a\u061cb\ufff9c", "a\\u061cb\\ufff9c"),
+        ("\udcff", "\\udcff"),
         ("grüße 漢字", "grüße 漢字"),
     ],
 )
 def test_text_from_the_web_cannot_steer_a_terminal(hostile: str, shown: str) -> None:
     assert text.safe(hostile) == shown
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "latin-1", "ascii", None])
+@pytest.mark.parametrize("value", ["grüße 漢字 😀", "\\\u202e\x9b\x1b", "\udcff", 'a"b\n'])
+def test_json_for_any_stream_reads_back_and_cannot_steer_a_terminal(encoding: str | None, value: str) -> None:
+    line = text.json_line({"title": value}, encoding)
+    line.encode(encoding or "utf-8")
+    assert json.loads(line) == {"title": value}
+    assert text.safe(line) == line
+
+
+def test_json_stays_readable_where_the_stream_can_show_it() -> None:
+    assert text.json_line("grüße", "utf-8") == '"grüße"'
 
 
 @pytest.mark.parametrize("width", range(8, 40))

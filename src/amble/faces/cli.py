@@ -288,6 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
+    output.speak_any_encoding()
     if not __debug__:
         return output.say_error(
             ["assertions are part of amble's safety; run Python without -O"], ExitCode.USAGE, as_json=as_json

@@ -5,7 +5,6 @@ Each of the three is a Display; `faces/run.py` feeds it. Drawing reads `Progress
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import deque
 from collections.abc import Iterator
@@ -393,7 +392,8 @@ class JsonDisplay:
         """Nothing is held."""
 
     def _write(self, event: str, **facts: Any) -> None:
-        print(json.dumps({"event": event, **facts}, ensure_ascii=False), file=self._out, flush=True)
+        line = text.json_line({"event": event, **facts}, getattr(self._out, "encoding", None))
+        print(line, file=self._out, flush=True)
 
 
 # --- the end -----------------------------------------------------------------------------------------------------

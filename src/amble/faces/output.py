@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 # No terminal means a file or a pipe: there a table must never be folded.
 _PIPE_COLUMNS = 10_000
+
+
+def speak_any_encoding() -> None:
+    """From here on a character that a stream's encoding lacks comes as its escape, never as an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -38,7 +45,7 @@ def is_live() -> bool:
 
 def write_json(value: Any) -> None:
     """One JSON document on standard output, one line."""
-    print(json.dumps(plain(value), ensure_ascii=False))
+    print(text.json_line(plain(value), sys.stdout.encoding))
 
 
 def write_lines(lines: Iterable[str]) -> None:

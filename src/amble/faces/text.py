@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
-# Control characters, and those that change the direction of text: a URL or a title must not steer a terminal.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# Control characters, and those that change the direction of text: a URL or a title must not steer a terminal. Lone
+# surrogates, which stand for bytes of a file name that are no text, cannot be printed at all.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
 
 
 def count(number: int) -> str:
@@ -70,6 +74,13 @@ def words(reason: str) -> str:
 def safe(text: str) -> str:
     """Text from the web, harmless to a terminal: control and direction characters become their escapes."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def json_line(value: object, encoding: str | None) -> str:
+    """`value` as JSON for a stream of this encoding: no character that it lacks, none that steers a terminal."""
+    # Both happen inside of strings only, where an escape means the same.
+    is_unicode = (encoding or "utf-8").lower().replace("-", "").replace("_", "") == "utf8"
+    return safe(json.dumps(value, ensure_ascii=not is_unicode))
 
 
 def shortened(text: str, width: int) -> str:
