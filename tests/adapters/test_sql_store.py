@@ -145,9 +145,11 @@ def test_a_batch_that_writes_nothing_commits_nothing(store: SqliteStore) -> None
     assert (store.wal_bytes(), store.database.total_changes()) == before
 
 
-def test_a_slow_commit_pushes_the_next_start_back_by_as_much(tmp_path: Path) -> None:
+@pytest.mark.parametrize("origins_cached_max", [50_000, 0])
+def test_a_slow_commit_pushes_the_next_start_back_by_as_much(tmp_path: Path, origins_cached_max: int) -> None:
     times = [0]
-    store = SqliteStore(tmp_path / "f.db", now_ms=lambda: times[0])
+    settings = StoreSettings(origins_cached_max=origins_cached_max)
+    store = SqliteStore(tmp_path / "f.db", settings, now_ms=lambda: times[0])
     store.apply([m.TakeOver("me"), admit("/x")])
     (reply,) = store.apply([m.TakeLease(LeaseAsk(1, 1, 1, 1000))])
     calls = iter([1_000, 1_700])  # begin of the transaction, after its commit

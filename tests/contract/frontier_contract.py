@@ -531,6 +531,50 @@ class ReserveContract:
         await rig.admit(page("/y", B))
         assert rig.rows("SELECT count(*) FROM url WHERE path = '/robots.txt'") == [(2,)]
 
+    async def hop_to_b(self, rig: Rig, crawl_delay_ms: int) -> tuple[Lease, Lease]:
+        """B has its rules and a page that is leased; A's robots.txt has been asked for and leads to B."""
+        await rig.take_over()
+        await rig.admit(page("/x", B))
+        rules = RobotsState(int(RobotsOutcome.RULES), rules=BodyRef(1, 2, 3), crawl_delay_ms=crawl_delay_ms)
+        await rig.carry(await rig.lease_one(), robots=rules)
+        rig.now += HOUR
+        on_b = await rig.lease_one()
+        assert (on_b.origin, on_b.kind) == (B, UrlKind.PAGE)
+        await rig.admit(page("/y"))
+        return await rig.start(await rig.lease_one()), on_b
+
+    @pytest.mark.parametrize(("asks", "cap", "waits"), [(10, 300, 10), (10, 4, 4), (0, 300, 2), (1, 300, 2)])
+    async def test_after_a_hop_the_other_origin_keeps_its_own_crawl_delay(
+        self, rig: Rig, asks: int, cap: int, waits: int
+    ) -> None:
+        robots, on_b = await self.hop_to_b(rig, asks * SECOND)
+        hop = await rig.reserve(robots, origin=B, crawl_delay_cap_ms=cap * SECOND)
+        assert hop.outcome == ReserveOutcome.GRANTED
+        start = rig.now
+        await rig.fetched(robots)
+        own = {"delay_ms": max(2, min(asks, cap)) * SECOND, "crawl_delay_cap_ms": cap * SECOND}
+        rig.now = start + waits * SECOND - 1
+        refused = await rig.reserve(on_b, **own)
+        assert (refused.outcome, refused.until_ms) == (ReserveOutcome.NOT_YET, start + waits * SECOND)
+        rig.now += 1
+        assert (await rig.reserve(on_b, **own)).outcome == ReserveOutcome.GRANTED
+
+    async def test_a_hop_respects_the_limit_of_the_other_origin(self, rig: Rig) -> None:
+        robots, on_b = await self.hop_to_b(rig, 0)
+        await rig.start(on_b)
+        rig.now += HOLD // 2
+        refused = await rig.reserve(robots, origin=B, active_max=4)
+        assert refused.outcome == ReserveOutcome.NO_SLOT
+
+    async def test_a_hop_does_not_talk_the_other_origin_out_of_its_backoff(self, rig: Rig) -> None:
+        robots, on_b = await self.hop_to_b(rig, 0)
+        await rig.start(on_b)
+        await rig.failed(on_b, HOUR, effect=OriginEffect(10, DELAY, 0, 5))
+        rig.now += 3 * SECOND
+        assert (await rig.reserve(robots, origin=B)).outcome == ReserveOutcome.GRANTED
+        await rig.fetched(robots)
+        assert rig.rows("SELECT backoff_level FROM origin WHERE key = ?", B) == [(5,)]
+
     async def test_a_hop_takes_its_turn_like_any_start(self, rig: Rig) -> None:
         await rig.take_over()
         await rig.admit(page("/x"), page("/x", B))

@@ -409,3 +409,36 @@ async def test_a_crawl_delay_beyond_all_measure_is_a_long_delay_and_nothing_brea
         (kept,) = line.store.database.execute("SELECT robots_delay_ms FROM origin").fetchone()
         assert 0 <= kept < 2**62
         assert line.problems() == []
+
+
+async def test_a_new_crawl_delay_puts_the_origin_to_sleep_and_not_one_url_after_the_other(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    site[0].answers["/robots.txt"] = reply(
+        "200 OK", b"User-agent: *\nCrawl-delay: 60", "Content-Type: text/plain"
+    )
+    line = await lines.next_life()
+    await line.seed(*(f"{site[1]}/{number}" for number in range(10)))
+    await line.run()
+    asked = line.store.database.execute("SELECT max(attempt) FROM url WHERE kind = 0").fetchone()[0]
+    leased = line.store.database.execute("SELECT sum(attempt) FROM url WHERE kind = 0").fetchone()[0]
+    assert (asked, leased) == (1, 1), "the first page was told when, and nobody else had to ask"
+    assert site[0].asked == Counter({"/robots.txt": 1})
+    (wake,) = line.store.database.execute("SELECT wake_at FROM origin").fetchone()
+    assert wake >= line.time.now_ms + 50_000
+
+
+async def test_a_rule_without_end_is_not_kept_with_every_url_that_it_forbids(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    site[0].answers["/robots.txt"] = reply(
+        "200 OK", b"User-agent: *\nDisallow: /" + b"*" * 400_000, "Content-Type: text/plain"
+    )
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/1", f"{site[1]}/2")
+    await line.run()
+    assert set(line.states().values()) == {"excluded"}
+    lengths = line.store.database.execute(
+        "SELECT max(length(detail)) FROM url UNION ALL SELECT max(length(detail)) FROM decision"
+    ).fetchall()
+    assert all(length <= 300 for (length,) in lengths)

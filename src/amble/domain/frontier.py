@@ -111,6 +111,8 @@ class ReserveAsk(Struct, frozen=True, array_like=True):
     `hold_ms`: the longest time the request can last; the slot and the lease are held at least that long.
     `robots_version`: of the decision that allowed this start (-1: none needed). `since_start_ms`: how long ago the last
     request of this lease really started (-1: there was none), so that its origin's next start counts from there.
+    `crawl_delay_cap_ms`: how much of a Crawl-delay counts. The store needs it for a hop, because the asker knows
+    nothing of the delay and the limits of the other origin.
     """
 
     key: LeaseKey
@@ -121,6 +123,7 @@ class ReserveAsk(Struct, frozen=True, array_like=True):
     robots_version: int
     active_max: int
     since_start_ms: int = -1
+    crawl_delay_cap_ms: int = 0
 
 
 class ReserveOutcome(IntEnum):

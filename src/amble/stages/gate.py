@@ -201,6 +201,7 @@ class EgressGate:
                 robots_version=robots_version,
                 active_max=lease.facts.active_max,
                 since_start_ms=-1 if since_s is None else int((asked_s - since_s) * 1000),
+                crawl_delay_cap_ms=self.policy.origin.crawl_delay_cap_ms,
             )
         )
         if reply.outcome != ReserveOutcome.GRANTED:

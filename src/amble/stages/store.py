@@ -30,6 +30,8 @@ from amble.stages.health import Health, append_when_well
 
 # How long the token of a FETCHED page may be held while it waits for a parser; it never lapses to a refetch.
 PARSE_HOLD_MS = 600_000
+# A rule of a robots.txt may be half a megabyte long, and is the detail of every URL that it forbids.
+DETAIL_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +86,26 @@ class Recorder:
                 Exclude(
                     key=lease.key,
                     reason=refusal.reason.value,
-                    detail=refusal.detail,
+                    detail=refusal.detail[:DETAIL_CHARS_MAX],
                     policy_version=self.policy.version,
                 )
             )
-        return await self.put_back(lease, refusal.reason, refusal.detail, refusal.retry_in_ms)
+        # The whole origin waits for its next start: one URL after the other would only be told the same.
+        rest_ms = refusal.retry_in_ms if refusal.reason is Reason.NOT_YET else 0
+        return await self.put_back(lease, refusal.reason, refusal.detail, refusal.retry_in_ms, rest_ms)
 
-    async def put_back(self, lease: Lease, reason: Reason, detail: str = "", delay_ms: int = 0) -> Applied:
+    async def put_back(
+        self, lease: Lease, reason: Reason, detail: str = "", delay_ms: int = 0, rest_ms: int = 0
+    ) -> Applied:
         """Back to the queue; no try is counted."""
         return await self.frontier.put_back(
-            PutBack(key=lease.key, reason=reason.value, detail=detail, delay_ms=delay_ms)
+            PutBack(
+                key=lease.key,
+                reason=reason.value,
+                detail=detail[:DETAIL_CHARS_MAX],
+                delay_ms=delay_ms,
+                rest_ms=rest_ms,
+            )
         )
 
     async def fail(
@@ -130,7 +142,7 @@ class Recorder:
             RecordFailed(
                 key=lease.key,
                 category=failure.category.value,
-                detail=failure.detail[:300],
+                detail=failure.detail[:DETAIL_CHARS_MAX],
                 retry_ms=retry_ms,
                 fetched=fetched,
                 effect=effect,

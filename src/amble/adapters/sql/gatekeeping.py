@@ -49,7 +49,7 @@ class Gatekeeping:
         self._holding = holding
         self._admission = admission
         # Origins granted a start in the open transaction; see `settle`.
-        self._granted: list[Origin] = []
+        self._granted: list[int] = []
 
     def reserve(self, ask: ReserveAsk) -> ReserveReply:
         """See ports.Frontier.reserve."""
@@ -60,8 +60,18 @@ class Gatekeeping:
             return self._refuse(ReserveOutcome.FENCED)
         origin = self._books.ledger.by_key(ask.origin) or self._admission.open_origin(ask.origin)
         self._learn_start(ask, held)
-        refused = self._refusal(ask, held, origin)
-        return refused or self._grant(ask, held, origin)
+        delay_ms, active_max = self._bounds(ask, origin)
+        refused = self._refusal(ask, held, origin, delay_ms, active_max)
+        return refused or self._grant(ask, held, origin, delay_ms)
+
+    def _bounds(self, ask: ReserveAsk, origin: Origin) -> tuple[int, int]:
+        """(delay, active limit) of this start: those of the ask, and for a hop those of the other origin as well."""
+        if origin.id == ask.key.url_id >> SLOT_BITS:
+            return ask.delay_ms, ask.active_max
+        ledger = self._books.ledger
+        asked_for = min(origin.robots_delay_ms, ask.crawl_delay_cap_ms)
+        delay_ms = max(ask.delay_ms, ledger.spacing_ms(origin), asked_for)
+        return delay_ms, min(ask.active_max, ledger.active_max(origin))
 
     def _learn_start(self, ask: ReserveAsk, held: Held) -> None:
         """A request begins a little after its reservation was committed: the next start counts from the true one."""
@@ -74,7 +84,9 @@ class Gatekeeping:
     def _refuse(self, outcome: ReserveOutcome, until_ms: int = 0, origin_id: int = 0) -> ReserveReply:
         return ReserveReply(int(outcome), until_ms, self._books.now, origin_id)
 
-    def _refusal(self, ask: ReserveAsk, held: Held, origin: Origin) -> ReserveReply | None:
+    def _refusal(
+        self, ask: ReserveAsk, held: Held, origin: Origin, delay_ms: int, active_max: int
+    ) -> ReserveReply | None:
         now = self._books.now
         if origin.paused:
             return self._refuse(ReserveOutcome.PAUSED, 0, origin.id)
@@ -82,14 +94,14 @@ class Gatekeeping:
             ask.robots_version == origin.robots_version and origin.robots_valid(now)
         ):
             return self._refuse(ReserveOutcome.ROBOTS_CHANGED, 0, origin.id)
-        ready_at = max(origin.ready_at, _since_robots(origin, ask.delay_ms))
+        ready_at = max(origin.ready_at, _since_robots(origin, delay_ms))
         if ready_at > now:
             return self._refuse(ReserveOutcome.NOT_YET, ready_at, origin.id)
-        if held.slot_origin != origin.id and origin.active >= ask.active_max:
+        if held.slot_origin != origin.id and origin.active >= active_max:
             return self._refuse(ReserveOutcome.NO_SLOT, 0, origin.id)
         return None
 
-    def _grant(self, ask: ReserveAsk, held: Held, origin: Origin) -> ReserveReply:
+    def _grant(self, ask: ReserveAsk, held: Held, origin: Origin, delay_ms: int) -> ReserveReply:
         books = self._books
         if held.slot_origin != origin.id:
             if held.slot_origin is not None:
@@ -97,9 +109,9 @@ class Gatekeeping:
                 left.active -= 1
                 books.ledger.changed(left)
             origin.active += 1
-        origin.next_start = books.now + ask.delay_ms
+        origin.next_start = books.now + delay_ms
         books.ledger.changed(origin)
-        self._granted.append(origin)
+        self._granted.append(origin.id)
         until = books.now + ask.hold_ms
         lapse = until + books.settings.lease_grace_ms
         key = ask.key
@@ -113,9 +125,12 @@ class Gatekeeping:
         commit did.
         """
         if late_ms > 0:
-            for origin in self._granted:
+            ledger = self._books.ledger
+            for origin_id in self._granted:
+                # Looked up anew: the ledger may have let go of its rows after the commit.
+                origin = ledger.by_id(origin_id)
                 origin.next_start += late_ms
-                self._books.ledger.changed(origin)
+                ledger.changed(origin)
         self._granted.clear()
 
     def forget(self) -> None:

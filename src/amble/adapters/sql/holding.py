@@ -60,7 +60,7 @@ class Holding:
             asked = books.ledger.by_id(held.slot_origin)
             asked.active -= 1
         if effect is not None:
-            self._learn(asked, effect, held.started_at)
+            self._learn(asked, effect, held.started_at, own=asked is origin)
         if rest_ms:
             asked.rest_until = max(asked.rest_until, books.now + rest_ms)
         books.ledger.changed(origin)
@@ -68,7 +68,7 @@ class Holding:
             books.ledger.changed(asked)
         return origin
 
-    def _learn(self, origin: Origin, effect: OriginEffect, started_at: int | None) -> None:
+    def _learn(self, origin: Origin, effect: OriginEffect, started_at: int | None, *, own: bool) -> None:
         now = self._books.now
         # The request began when the grant had been committed and heard, so a little after its reservation. It ended
         # before now: counting back its duration gives a start that is never too early.
@@ -77,5 +77,8 @@ class Holding:
             origin.next_start = max(origin.next_start, started + effect.delay_ms)
         if effect.rest_ms:
             origin.rest_until = max(origin.rest_until, now + effect.rest_ms)
-        origin.backoff_level = effect.backoff_level
+        # A hop was judged by the level of the URL's own origin: it may raise the other one's, never lower it.
+        origin.backoff_level = (
+            effect.backoff_level if own else max(origin.backoff_level, effect.backoff_level)
+        )
         origin.last_fetch_ms = effect.duration_ms

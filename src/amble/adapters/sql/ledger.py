@@ -112,6 +112,10 @@ class OriginLedger:
         """How many requests may be active at the origin."""
         return self._settings.default_active_max if origin.active_max is None else origin.active_max
 
+    def spacing_ms(self, origin: Origin) -> int:
+        """The origin's own setting, or the default."""
+        return self._settings.default_spacing_ms if origin.spacing_ms is None else origin.spacing_ms
+
     def changed(self, origin: Origin) -> None:
         """The row is to be written; when it may be leased again follows from its new facts.
 
@@ -132,7 +136,6 @@ class OriginLedger:
 
     def facts(self, origin: Origin) -> OriginFacts:
         """What the gate needs to know of the origin."""
-        spacing = self._settings.default_spacing_ms if origin.spacing_ms is None else origin.spacing_ms
         rules = BodyRef.unpack(origin.robots_rules) if origin.robots_rules else None
         robots = RobotsState(
             origin.robots_outcome,
@@ -143,7 +146,11 @@ class OriginLedger:
             origin.robots_delay_ms,
         )
         return OriginFacts(
-            self.active_max(origin), spacing, origin.last_fetch_ms, origin.backoff_level, robots
+            self.active_max(origin),
+            self.spacing_ms(origin),
+            origin.last_fetch_ms,
+            origin.backoff_level,
+            robots,
         )
 
     def flush(self) -> None:
