@@ -172,3 +172,12 @@ def test_the_generation_names_code_and_settings() -> None:
     }
     assert len(others) == 4
     assert read(answer("<p>x")).manifest.extraction_generation == EXTRACTION_GENERATION
+
+
+@pytest.mark.parametrize(
+    "label", ["\0", "utf-8\0", "no-such", "é", "x" * 60_000, "..", "idna", "base64", "undefined"]
+)
+@pytest.mark.parametrize("media_type", ["text/plain", "text/html"])
+def test_a_charset_label_that_is_none_leaves_the_text_readable(media_type: str, label: str) -> None:
+    reading = read(answer("Some text to read", content_type=f"{media_type}; charset={label}"))
+    assert reading.text == b"Some text to read"

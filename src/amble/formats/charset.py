@@ -33,8 +33,8 @@ def decode_text(body: bytes, label: str | None) -> tuple[str, str]:
     if label is not None:
         try:
             return body.decode("whatwg-" + label.strip().lower(), "replace"), label.strip().lower()
-        except LookupError:
-            pass  # a label nobody knows is no label
+        except (LookupError, ValueError):
+            pass  # a label nobody knows is no label, nor is one with a NUL in it
     try:
         return body.decode("utf-8"), "UTF-8"
     except UnicodeDecodeError:
