@@ -323,6 +323,20 @@ async def test_rules_come_from_where_robots_txt_was_moved_to(site: tuple[Site, s
     assert policy_free.states()["/"] == "complete"
 
 
+async def test_the_place_robots_txt_was_moved_to_is_read_as_utf_8(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    """As for pages; read otherwise it would be another place, whose 404 would open the site."""
+    moved = "HTTP/1.1 301 Moved\r\nContent-Length: 0\r\nLocation: /r\u00fcles\r\n\r\n"
+    site[0].answers["/robots.txt"] = moved.encode()
+    site[0].answers["/r%C3%BCles"] = ROBOTS
+    line = await lines.next_life()
+    line.gate.clock.sleep = _advance(line)  # type: ignore[method-assign]
+    await line.seed(f"{site[1]}/private")
+    await line.run()
+    assert line.states() == {"/private": "excluded"}
+
+
 def _advance(line: Line) -> Any:
     """A hop waits for its turn: the wait passes on the store's clock at once."""
 

@@ -20,6 +20,7 @@ from amble.domain.frontier import Applied, ParseStrike, Resumable
 from amble.domain.manifest import ManifestKey
 from amble.domain.url import Canonicalizer, base_of
 from amble.formats import manifest_json
+from amble.formats.head import Head
 from amble.ports import Archive, FetchFailure, Parsed, Permit, Reply, Telemetry
 from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
@@ -132,7 +133,7 @@ class Dispatch:
         """Where a redirected robots.txt is to be asked next; None when this answer is the last."""
         if lease.kind != UrlKind.ROBOTS or reply.status not in REDIRECTS:
             return None
-        location = reply.headers.get("location")
+        location = Head(reply.head).location()
         base = base_of(url)
         if not location or isinstance(base, Reason):
             return None
