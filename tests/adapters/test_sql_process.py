@@ -77,6 +77,22 @@ async def test_a_crawl_s_first_steps_over_a_real_process(file: Path) -> None:
     assert not Path(f"{file}-wal").exists(), "closing folds the log in"
 
 
+async def test_looking_for_a_body_holds_no_snapshot(file: Path) -> None:
+    store = await StoreProcess.start(file)
+    epoch = (await store.take_over("agent")).epoch
+    await store.admit(batch("/x"))
+    (lease,) = (await store.lease(LeaseAsk(epoch, 1, 1, 60_000))).leases
+    await store.reserve(ReserveAsk(lease.key, epoch, lease.origin, 0, 60_000, -1, 1))
+    await store.record_fetched(RecordFetched(lease.key, answer(), OriginEffect(5, 0, 0, 0), 60_000))
+    assert await store.find_body(answer().digest or b"") is not None
+    await store.admit(batch("/y"))
+    other = open_reader(file)
+    ((blocked, _, _),) = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    other.close()
+    await store.close()
+    assert not blocked
+
+
 async def test_calls_after_close_are_refused_for_now(file: Path) -> None:
     store = await StoreProcess.start(file)
     await store.close()

@@ -18,11 +18,13 @@ from amble.adapters.archive.names import list_segments
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.system import EventLog, SystemClock
+from amble.app import keeping
+from amble.app.config import CrawlConfig, ScopeChoice
 from amble.app.crawl import Crawl, Parts
 from amble.app.progress import CrawlResult, EndReason
 from amble.domain.attempt import Lease
 from amble.domain.fetched import BodyRef
-from amble.domain.policy import Budget, OriginPolicy
+from amble.domain.policy import Budget, OriginPolicy, ScopeKind
 from amble.stages.work import Source
 from amble.upkeep.expire import Expiry
 from tests.support.line import POLICY, Line, Lines, StoreTime
@@ -246,3 +248,14 @@ async def test_rules_that_the_archive_has_lost_are_fetched_again(
     assert line.states() == {"/": "complete", "/a": "complete", "/b": "complete", "/private": "excluded"}
     assert site[0].asked["/robots.txt"] == 2
     assert line.problems() == []
+
+
+async def test_verify_takes_a_link_to_a_robots_txt_for_what_it_is(
+    site: tuple[Site, str], lines: Lines, tmp_path: Path
+) -> None:
+    site[0].answers["/"] = html("home", "https://elsewhere.example/robots.txt", "/a")
+    line = await lines.next_life()
+    assert (await run(line, f"{site[1]}/")).reason is EndReason.FINISHED
+    await lines.next_life()
+    config = CrawlConfig(seeds=(f"{site[1]}/",), scope=ScopeChoice(kind=ScopeKind.ANY))
+    assert list(keeping.verify(tmp_path, config)) == []

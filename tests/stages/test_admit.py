@@ -405,3 +405,9 @@ def test_recent_urls_forget_but_never_invent(steps: list[tuple[bool, int]], size
         answer = recent.get(url, "missing")
         assert answer == "missing" or answer is truth[url]
         assert len(recent) <= max(2, size)
+
+
+def test_urls_of_any_length_cannot_fill_the_memory() -> None:
+    recent = RecentUrls(4)
+    recent.put(f"{A}/{'x' * 16_000}", Reason.URL_TOO_LONG)
+    assert len(recent) == 0

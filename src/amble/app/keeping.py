@@ -16,7 +16,7 @@ from amble.app.findings import ExportResult
 from amble.app.layout import Folder
 from amble.app.reading import open_reports
 from amble.app.verify import Judge, check_captures
-from amble.domain.attempt import Edge
+from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Rejected
 from amble.domain.fetched import BodyRef
 from amble.domain.manifest import Link, RobotsRules
@@ -24,6 +24,7 @@ from amble.domain.report import Capture
 from amble.domain.robots import RuleSet
 from amble.domain.traps import judge_distance, judge_shape
 from amble.formats import manifest_json
+from amble.stages.admit import judge_robots_url
 from amble.stages.publish import Publisher
 
 
@@ -78,6 +79,7 @@ def _judge_of(config: CrawlConfig) -> Judge:
         hops = capture.hops + 1 if redirect else 0
         return (
             scope.judge(url)
+            or judge_robots_url(url, UrlKind.PAGE)
             or judge_shape(url, limits)
             or judge_distance(depth=depth, hops=hops, limits=limits)
         )

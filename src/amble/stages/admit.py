@@ -25,6 +25,8 @@ from amble.ports import Frontier
 
 # About 230 bytes each (string and two dict slots), so some 50 MB when full.
 RECENT_MAX = 200_000
+# Refused links may be 16 KiB long; a site could fill the memory with them. The longer ones are judged every time.
+RECENT_CHARS_MAX = 512
 # Rejections written to the decision log with each batch; counters count all of them.
 SAMPLES_MAX = 8
 SAMPLES_PER_REASON_MAX = 2
@@ -86,7 +88,9 @@ class RecentUrls:
         return missing
 
     def put(self, url: str, answer: Reason | None) -> None:
-        """Remember `answer`."""
+        """Remember `answer`, unless the URL is long."""
+        if len(url) > RECENT_CHARS_MAX:
+            return
         if len(self._young) >= self._half_max and url not in self._young:
             self._old, self._young = self._young, {}
         self._young[url] = answer
@@ -110,6 +114,13 @@ class _Batch:
         self.rejected[reason] += 1
         if self.rejected[reason] <= SAMPLES_PER_REASON_MAX and len(self.samples) < SAMPLES_MAX:
             self.samples.append((url[:SAMPLE_CHARS_MAX], reason, rejected.detail))
+
+
+def judge_robots_url(url: str, kind: int) -> Rejected | None:
+    """A link to a robots.txt is no page: one row cannot be both, and the frontier keeps that of each origin itself."""
+    if kind != UrlKind.ROBOTS and url.endswith(ROBOTS_PATH) and split(url)[1] == ROBOTS_PATH:
+        return Rejected(Reason.KIND_UNWANTED, "robots.txt is fetched for its rules only")
+    return None
 
 
 class UrlGate:
@@ -160,10 +171,7 @@ class UrlGate:
     def _judge_form(self, url: str, kind: int) -> Rejected | None:
         if kind not in self._links.kinds:
             return Rejected(Reason.KIND_UNWANTED, UrlKind(kind).name.lower())
-        if kind != UrlKind.ROBOTS and url.endswith(ROBOTS_PATH) and split(url)[1] == ROBOTS_PATH:
-            # One row cannot be both: the frontier keeps the robots URL of each origin itself.
-            return Rejected(Reason.KIND_UNWANTED, "robots.txt is fetched for its rules only")
-        return judge_shape(url, self._policy.urls)
+        return judge_robots_url(url, kind) or judge_shape(url, self._policy.urls)
 
     # -- links --------------------------------------------------------------------------------------------------
 

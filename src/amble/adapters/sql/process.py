@@ -98,12 +98,13 @@ class StoreProcess(StoreWire):
     async def find_body(self, digest: bytes) -> BodyRef | None:
         """See ports.Frontier.find_body. A read of what is committed, so it needs neither the process nor a commit."""
         try:
-            row = self._bodies.execute(_FIND_BODY, (digest,)).fetchone()
+            # All of them, or the statement would stay open, and its snapshot would keep the log from being folded in.
+            rows = self._bodies.execute(_FIND_BODY, (digest,)).fetchall()
         except Exception as error:
             if trouble_of(error) is None:
                 raise
             return await super().find_body(digest)
-        return None if row is None else BodyRef.unpack(row[0])
+        return BodyRef.unpack(rows[0][0]) if rows else None
 
     async def close(self) -> None:
         """See ports.Frontier.close. While the file cannot be written this waits for at most a minute.
