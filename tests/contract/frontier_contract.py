@@ -8,12 +8,13 @@ import pytest
 
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.settings import StoreSettings
-from amble.domain.attempt import Lease, LeaseKey, RobotsState, UrlKind
+from amble.domain.attempt import Edge, Lease, LeaseKey, RobotsState, UrlKind
 from amble.domain.decision import Reason
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Validators
 from amble.domain.frontier import (
     Applied,
+    Candidate,
     Exclude,
     OriginEffect,
     OriginOrder,
@@ -43,6 +44,7 @@ from tests.contract.frontier_rig import (
     page,
 )
 
+OVER_SITE = int(Verdict.OVER_SITE_BUDGET)
 ADMITTED, KNOWN, OVER = (int(v) for v in (Verdict.ADMITTED, Verdict.ALREADY_KNOWN, Verdict.OVER_BUDGET))
 
 
@@ -53,6 +55,23 @@ class AdmissionContract:
         assert rig.rows("SELECT path, state, rq, due_at, generation, attempt FROM url WHERE kind = 0") == [
             ("/x", 0, 2, START, 1, 0)
         ]
+
+    async def test_a_site_that_makes_up_hosts_gets_no_more_than_its_bound_of_origins(
+        self, make_rig: MakeRig
+    ) -> None:
+        rig = await make_rig(settings=StoreSettings(origins_per_site_max=70))
+        hosts = [f"https://h{number}.trap.example" for number in range(200)]
+        report = await rig.admit(*(page("/", host) for host in hosts[:50]))
+        assert set(report.verdicts) == {ADMITTED}, "before sites are counted"
+        report = await rig.admit(*(page("/", host) for host in hosts), page("/", "https://other.example"))
+        verdicts = list(report.verdicts)
+        assert verdicts[:50] == [KNOWN] * 50
+        assert verdicts[50:70] == [ADMITTED] * 20
+        assert verdicts[70:200] == [OVER_SITE] * 130
+        assert verdicts[200] == ADMITTED, "another site has its own bound"
+        assert rig.rows("SELECT value FROM tally WHERE name = 'rejected.site_budget'") == [(130,)]
+        seed = Candidate("https://h199.trap.example", "/", 0, 1, 0, 0, int(Edge.SEED), 0)
+        assert list((await rig.admit(seed)).verdicts) == [ADMITTED], "what an operator asks for is opened"
 
     async def test_a_new_origin_brings_its_robots_txt_in_the_same_commit(self, rig: Rig) -> None:
         await rig.admit(page("/x"))

@@ -158,6 +158,10 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     )
     discovery = Discovery(gate=gate_keeper, archive=archive)
 
+    def pace(in_flight: int) -> None:
+        frontier.pace(in_flight)
+        archive.pace(in_flight)
+
     def wire(opened: contextlib.AsyncExitStack) -> Parts:
         return Parts(
             frontier=frontier,
@@ -189,6 +193,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
             publish=None,
             on_status=_StatusFile(folder.status).write,
             abandon_store=frontier.abandon,
+            pace=pace,
             close=opened.aclose,
             budget=policy.budget,
             concurrency=config.concurrency,
@@ -227,6 +232,7 @@ def _store_settings(config: CrawlConfig) -> StoreSettings:
         urls_per_origin_start=urls.urls_per_origin_start,
         urls_per_origin_max=urls.urls_per_origin_max,
         urls_per_fetched_page=urls.urls_per_fetched_page,
+        origins_per_site_max=urls.origins_per_site_max,
     )
 
 

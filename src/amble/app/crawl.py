@@ -332,7 +332,7 @@ class Crawl:
     async def _drain(self, reason: EndReason) -> None:
         """Let what is under way finish within its grace; cancel the rest, which puts its URLs back."""
         # While trouble stands, more patience would only be more waiting.
-        stopped = reason is EndReason.STOPPED or self.parts.health.blocked
+        stopped = reason in (EndReason.STOPPED, EndReason.TIME_BUDGET) or self.parts.health.blocked
         await self._settle(self._active, STOP_FETCH_GRACE_S if stopped else END_GRACE_S)
         await self._settle(self._extracting, STOP_PARSE_GRACE_S if stopped else END_GRACE_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from amble.adapters.archive.check import verify as verify_archive
@@ -42,18 +43,18 @@ def export_jsonl(root: Path, target: Path | None) -> ExportResult:
 
     Raises SinkUnavailable, SinkBroken, ArchiveBroken.
     """
-    reader = SegmentReader(Folder(root=root).archive)
-    sink = JsonlSink(target) if target is not None else JsonlStream(sys.stdout.buffer)
-    try:
-        with open_reports(root) as reports:
-            publisher = Publisher(publications=reports, records=reader, sink=sink)
-            written = publisher.run()
-            return ExportResult(
-                documents=written, position=sink.position(), target=str(target) if target else "-"
-            )
-    finally:
-        sink.close()
-        reader.close()
+    with ExitStack() as held:
+        reports = held.enter_context(open_reports(root))
+        reader = held.enter_context(closing(SegmentReader(Folder(root=root).archive)))
+        sink: JsonlSink | JsonlStream = (
+            JsonlSink(target, crawl=reports.crawl) if target is not None else JsonlStream(sys.stdout.buffer)
+        )
+        held.callback(sink.close)
+        publisher = Publisher(publications=reports, records=reader, sink=sink)
+        written = publisher.run()
+        return ExportResult(
+            documents=written, position=sink.position(), target=str(target) if target else "-"
+        )
 
 
 def verify(root: Path, config: CrawlConfig) -> Iterator[str]:

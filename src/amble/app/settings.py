@@ -354,6 +354,12 @@ _ORIGIN = (
         "requests",
         "Requests at one origin at once. One is what a polite visitor does.",
     ),
+    _policy(
+        "origin.address_active_max",
+        COUNT,
+        "requests",
+        "Requests at one IP address at once, over all origins that live there.",
+    ),
     _policy("origin.spacing_ms", MILLISECONDS, "ms", "Least time between two starts at one origin."),
     _policy(
         "origin.delay_fixed",
@@ -446,6 +452,12 @@ _URLS = (
         COUNT_OR_NONE,
         "URLs",
         "What each fetched page adds to its origin's allowance.",
+    ),
+    _policy(
+        "urls.origins_per_site_max",
+        COUNT,
+        "origins",
+        "A site that makes up host names without end gets no more than this many origins.",
     ),
 )
 _FETCH = (

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     PATH_TOO_DEEP = "path_too_deep"
     QUERY_TOO_WIDE = "query_too_wide"
     ORIGIN_BUDGET = "origin_budget"
+    SITE_BUDGET = "site_budget"
     KIND_UNWANTED = "kind_unwanted"
     NOFOLLOW = "nofollow"
 
@@ -81,6 +82,7 @@ class Category(StrEnum):
     HTTP_SERVER_ERROR = "http_server_error"
     HTTP_REQUEST_TIMEOUT = "http_request_timeout"
     ROBOTS_HOPS = "robots_hops"
+    NO_TURN = "no_turn"
     REFUSED_DESTINATION = "refused_destination"
     PARSE_FAILED = "parse_failed"
     INTERNAL = "internal"

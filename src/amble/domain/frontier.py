@@ -45,6 +45,7 @@ class Verdict(IntEnum):
     ALREADY_KNOWN = 0
     ADMITTED = 1
     OVER_BUDGET = 2
+    OVER_SITE_BUDGET = 3
 
 
 class AdmitBatch(Struct, frozen=True, array_like=True):

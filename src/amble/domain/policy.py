@@ -50,6 +50,7 @@ class UrlLimits:
     urls_per_origin_max: int = 1_000_000
     urls_per_origin_start: int = 20_000
     urls_per_fetched_page: int = 50
+    origins_per_site_max: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ class OriginPolicy:
     """How one origin is treated. `delay_fixed` means the operator named the delay: no adaptive factor on top."""
 
     active_max: int = 1
+    address_active_max: int = 16
     spacing_ms: int = 2_000
     delay_fixed: bool = False
     adaptive_factor: float = 5.0

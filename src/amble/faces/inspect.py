@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amble.faces.options import FolderArgument, JsonOption, OutOption
+from amble.faces.options import FolderArgument, JsonOption, OutOption, one_folder
 
 if TYPE_CHECKING:
     from amble.domain.report import OriginLine, UrlLine
@@ -164,7 +164,9 @@ def readable(line: UrlLine) -> dict[str, Any]:
     return facts
 
 
-def why(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) -> int:
+def why(
+    url: UrlArgument, folder: FolderArgument = None, out: OutOption = None, as_json: JsonOption = False
+) -> int:
     """Everything about one URL: where it stands, why, what it waits for until when, and its history."""
     from amble.app import folder as crawl_folder
     from amble.app import reading
@@ -173,7 +175,7 @@ def why(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) ->
     from amble.faces.exits import ExitCode
 
     canonical = _canonical(url)
-    place = crawl_folder.find(out)
+    place = crawl_folder.find(one_folder(folder, out))
     with reading.open_reports(place) as reports:
         known = reports.explain(canonical)
     _, config = crawl_folder.settings_of(place, os.environ)
@@ -202,7 +204,9 @@ def _canonical(text: str) -> str:
     return canonical
 
 
-def check(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) -> int:
+def check(
+    url: UrlArgument, folder: FolderArgument = None, out: OutOption = None, as_json: JsonOption = False
+) -> int:
     """Whether a URL would be fetched, as a dry run: canonical form, scope, bounds, destination, robots if at hand."""
     from amble.app import folder as crawl_folder
     from amble.app import reading
@@ -213,9 +217,9 @@ def check(url: UrlArgument, out: OutOption = None, as_json: JsonOption = False) 
     from amble.faces.exits import ExitCode
 
     try:
-        place: Path | None = crawl_folder.find(out)
+        place: Path | None = crawl_folder.find(one_folder(folder, out))
     except ConfigErrors:
-        if out is not None:
+        if (folder or out) is not None:
             raise
         place = None
     _, config = crawl_folder.settings_of(place, os.environ)

@@ -47,6 +47,10 @@ REASONS: dict[Reason, Explanation] = {
         "The origin has already put as many URLs into the frontier as its pages have earned.",
         "urls.urls_per_origin_start, urls.urls_per_fetched_page, urls.urls_per_origin_max",
     ),
+    Reason.SITE_BUDGET: Explanation(
+        "The site has as many origins in the frontier as one site may have: a trap of host names.",
+        "urls.origins_per_site_max",
+    ),
     Reason.KIND_UNWANTED: Explanation(
         "A link to something that is not fetched by this crawl (images, for one)."
     ),
@@ -68,7 +72,9 @@ REASONS: dict[Reason, Explanation] = {
     Reason.NO_SLOT: Explanation(
         "As many requests as allowed are active at the origin.", "--per-origin, origin.active_max"
     ),
-    Reason.ADDRESS_BUSY: Explanation("Other origins on the same address have used its share."),
+    Reason.ADDRESS_BUSY: Explanation(
+        "Other origins on the same address have used its share.", "origin.address_active_max"
+    ),
     Reason.BUDGET_SPENT: Explanation("The budget of the crawl is spent.", "--pages, --max-time"),
     Reason.ROBOTS_MISSING: Explanation("The robots.txt of the origin is not known yet; it is fetched first."),
     Reason.ROBOTS_EXPIRED: Explanation("The robots.txt of the origin is too old; it is fetched again first."),
@@ -126,6 +132,9 @@ CATEGORIES: dict[Category, Explanation] = {
     ),
     Category.HTTP_SERVER_ERROR: Explanation("The server answered 5xx."),
     Category.HTTP_REQUEST_TIMEOUT: Explanation("The server answered 408 or 425: try again."),
+    Category.NO_TURN: Explanation(
+        "The robots.txt redirects to another address, whose site had no turn for it in time."
+    ),
     Category.ROBOTS_HOPS: Explanation(
         "The robots.txt redirects more often than the bound.", "robots.hops_max"
     ),

@@ -271,7 +271,7 @@ class UrlGate:
             return
         for candidate, verdict in zip(candidates, report.verdicts, strict=True):
             # Over budget is not known: the origin's allowance may grow.
-            if verdict != Verdict.OVER_BUDGET:
+            if verdict not in (Verdict.OVER_BUDGET, Verdict.OVER_SITE_BUDGET):
                 self._recent.put(candidate.origin + candidate.path, None)
 
     # -- seeds --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import assert_never
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Category, Reason, Refusal
 from amble.domain.destination import REFUSED_PORTS, judge_all
-from amble.domain.errors import ArchiveBroken
+from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
 from amble.domain.frontier import ReserveAsk, ReserveOutcome, ReserveReply
 from amble.domain.policy import Policy
 from amble.domain.politeness import effective_delay_ms
@@ -29,6 +29,10 @@ from amble.stages.rules import RobotsBook
 HOLD_MARGIN_S = 15.0
 # When the resolver itself is silent, a URL that met it is offered again this much later.
 DNS_RETRY_MS = 2_000
+# The same when the robots rules cannot be read.
+ARCHIVE_RETRY_MS = 2_000
+# When the origins of one address have all its slots, another of them looks again this much later.
+ADDRESS_RETRY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,6 @@ class EgressGate:
     clock: Clock
     telemetry: Telemetry
     fence: Fence
-    address_active_max: int | None = None
     _address_active: Counter[str] = field(default_factory=Counter)
 
     async def ask(self, lease: Lease, *, since_s: float | None = None) -> Answer:
@@ -119,6 +122,10 @@ class EgressGate:
             rules = await self.book.rules(ref)
         except ArchiveBroken as broken:
             return Refusal(reason=Reason.ROBOTS_MISSING, detail=str(broken))
+        except ArchiveUnavailable as trouble:
+            return Refusal(
+                reason=Reason.ARCHIVE_UNAVAILABLE, detail=str(trouble), retry_in_ms=ARCHIVE_RETRY_MS
+            )
         allowed, pattern = rules.allows(lease.path)
         if allowed:
             return None
@@ -145,13 +152,13 @@ class EgressGate:
             )
         address = self._pick(judgement.allowed, lease)
         if address is None:
-            return Refusal(reason=Reason.ADDRESS_BUSY, detail=judgement.allowed[0])
+            return Refusal(
+                reason=Reason.ADDRESS_BUSY, detail=judgement.allowed[0], retry_in_ms=ADDRESS_RETRY_MS
+            )
         self._address_active[address] += 1
         answer: Answer | None = None
         try:
-            answer = await self._reserve(
-                lease, url, origin, address, robots_version, crawl_delay_ms, since_s
-            )
+            answer = await self._reserve(lease, url, origin, address, robots_version, crawl_delay_ms, since_s)
         finally:
             # Also when the store fails or the task is cancelled: nobody else would count it down.
             if not isinstance(answer, Permit):
@@ -169,7 +176,9 @@ class EgressGate:
         start = lease.tries % len(addresses)
         for step in range(len(addresses)):
             address = addresses[(start + step) % len(addresses)]
-            if self.address_active_max is None or self._address_active[address] < self.address_active_max:
+            if self._address_active[address] < max(
+                self.policy.origin.address_active_max, lease.facts.active_max
+            ):
                 return address
         return None
 

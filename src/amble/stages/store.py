@@ -26,7 +26,7 @@ from amble.domain.politeness import backoff, effective_delay_ms, retry_after_ms
 from amble.domain.robots import RobotsOutcome, decide_failure, still_serving
 from amble.formats import warc
 from amble.ports import Archive, Clock, Entropy, FetchFailure, Frontier, NewRecord, Permit, Reply, Telemetry
-from amble.stages.health import Health, append_when_well
+from amble.stages.health import Health, append_when_well, read_when_well
 
 # How long the token of a FETCHED page may be held while it waits for a parser; it never lapses to a refetch.
 PARSE_HOLD_MS = 600_000
@@ -91,7 +91,8 @@ class Recorder:
                 )
             )
         # The whole origin waits for its next start: one URL after the other would only be told the same.
-        rest_ms = refusal.retry_in_ms if refusal.reason is Reason.NOT_YET else 0
+        whole = refusal.reason in (Reason.NOT_YET, Reason.ADDRESS_BUSY)
+        rest_ms = refusal.retry_in_ms if whole else 0
         return await self.put_back(lease, refusal.reason, refusal.detail, refusal.retry_in_ms, rest_ms)
 
     async def put_back(
@@ -226,9 +227,9 @@ class Recorder:
         if ref is None:
             return None, None
         try:
-            return ref, warc.original_of(await self.archive.read(ref))
+            return ref, warc.original_of(await read_when_well(self.archive, ref, self.health))
         except ArchiveBroken as broken:
-            # The copy that the index names is gone; this one is stored in full and replaces it.
+            # The copy that the index names is gone; this one is stored in full.
             self.telemetry.event("archive.broken", url=lease.url, ref=str(ref), detail=str(broken))
             return None, None
 

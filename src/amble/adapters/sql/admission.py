@@ -6,6 +6,7 @@ from amble.adapters.sql import tally
 from amble.adapters.sql.books import Books
 from amble.adapters.sql.identity import SLOT_BITS, subject_of
 from amble.adapters.sql.ledger import Origin
+from amble.adapters.sql.sites import Sites
 from amble.adapters.sql.statements import load
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Reason
@@ -19,6 +20,7 @@ _INSERT = _URL["insert"]
 _MANIFEST, _ADVANCE = _WORK["manifest"], _WORK["advance"]
 _ROBOTS_PATH = "/robots.txt"
 _PENDING = tally.STATES[0]
+_BUDGETS = ((Verdict.OVER_BUDGET, Reason.ORIGIN_BUDGET), (Verdict.OVER_SITE_BUDGET, Reason.SITE_BUDGET))
 
 # url_id, path, kind, class, due, depth, hops, edge, parent, policy version: the parameters of `insert`.
 NewRow = tuple[int, str, int, int, int, int, int, int, int, int]
@@ -29,6 +31,7 @@ class Admission:
 
     def __init__(self, books: Books) -> None:
         self._books = books
+        self._sites = Sites(books)
 
     def admit(self, batch: AdmitBatch) -> AdmitReport:
         """See ports.Frontier.admit."""
@@ -56,27 +59,30 @@ class Admission:
     def _admit(self, candidates: list[Candidate], policy_version: int) -> bytes:
         books = self._books
         first = books.slots.first
-        origins = [self._origin(candidate.origin) for candidate in candidates]
+        origins = [self._origin(candidate) for candidate in candidates]
         ids = [
-            origin.id << SLOT_BITS | first(candidate.path)
+            -1 if origin is None else origin.id << SLOT_BITS | first(candidate.path)
             for origin, candidate in zip(origins, candidates, strict=True)
         ]
-        taken = books.database.known(sorted(set(ids)))
+        taken = books.database.known(sorted(set(ids) - {-1}))
         verdicts = bytearray(len(candidates))
         new: list[NewRow] = []
         for number, candidate in enumerate(candidates):
-            url_id = ids[number]
+            url_id, origin = ids[number], origins[number]
+            if origin is None:
+                verdicts[number] = Verdict.OVER_SITE_BUDGET
+                continue
             holder = taken.get(url_id)
             if holder is not None and holder != candidate.path:
-                url_id, holder = self._place(origins[number].id, candidate.path, taken)
+                url_id, holder = self._place(origin.id, candidate.path, taken)
             if holder is not None:
                 continue  # ALREADY_KNOWN
-            if self._over_budget(origins[number]):
+            if self._over_budget(origin):
                 verdicts[number] = Verdict.OVER_BUDGET
                 continue
             verdicts[number] = Verdict.ADMITTED
             taken[url_id] = candidate.path
-            origins[number].urls += 1
+            origin.urls += 1
             new.append(self._row(url_id, candidate, policy_version))
         self._insert(new)
         return bytes(verdicts)
@@ -134,11 +140,16 @@ class Admission:
         books.tally.add(_PENDING, len(rows))
         books.tally.add(tally.ADMITTED, len(rows))
 
-    def _origin(self, key: str) -> Origin:
-        """The origin of a candidate, with its robots.txt known and queued before any of its pages is."""
-        ledger = self._books.ledger
-        origin = ledger.by_key(key)
+    def _origin(self, candidate: Candidate) -> Origin | None:
+        """The origin of a candidate, with its robots.txt known and queued before any of its pages is.
+
+        None when its site has too many origins already; what an operator gave as a seed is opened all the same.
+        """
+        key = candidate.origin
+        origin = self._books.ledger.by_key(key)
         if origin is None:
+            if not self._sites.has_room(key) and candidate.edge != Edge.SEED:
+                return None
             origin = self.open_origin(key)
         if origin.robots_url_id is None:
             self._admit_robots(origin)
@@ -172,11 +183,12 @@ class Admission:
         known = batch.known + verdicts.count(Verdict.ALREADY_KNOWN)
         if known:
             books.tally.add(tally.KNOWN, known)
-        over = verdicts.count(Verdict.OVER_BUDGET)
-        if over:
-            books.tally.add(f"rejected.{Reason.ORIGIN_BUDGET}", over)
-            refused = batch.candidates[verdicts.index(Verdict.OVER_BUDGET)]
-            self._sample(refused.origin + refused.path, Reason.ORIGIN_BUDGET, "", batch.policy_version)
+        for verdict, budget in _BUDGETS:
+            over = verdicts.count(verdict)
+            if over:
+                books.tally.add(f"rejected.{budget}", over)
+                refused = batch.candidates[verdicts.index(verdict)]
+                self._sample(refused.origin + refused.path, budget, "", batch.policy_version)
         for reason, amount in batch.rejected.items():
             books.tally.add(f"rejected.{reason}", amount)
         for url, reason, detail in batch.samples:

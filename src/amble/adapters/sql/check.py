@@ -116,12 +116,13 @@ class SqliteCheck(SqliteReports):
             return origin is not None and self._find(origin[0], url) is not None
 
     def was_over_budget(self) -> bool:
-        """Whether any origin ever used up its discovery budget."""
+        """Whether any origin or site ever used up its discovery budget."""
         with self._reading():
             refused = self._database.execute(
-                "SELECT value FROM tally WHERE name = ?1", (f"rejected.{Reason.ORIGIN_BUDGET}",)
+                "SELECT count(*) FROM tally WHERE value > 0 AND name IN (?1, ?2)",
+                (f"rejected.{Reason.ORIGIN_BUDGET}", f"rejected.{Reason.SITE_BUDGET}"),
             ).fetchone()
-        return refused is not None and refused[0] > 0
+        return bool(refused[0])
 
 
 def _capture(row: Any) -> Capture:

@@ -38,3 +38,12 @@ SELECT epoch FROM partition WHERE partition = 0;
 
 -- claim: a new owner of the partition
 UPDATE partition SET owner = ?1, epoch = epoch + 1 WHERE partition = 0 RETURNING epoch;
+
+-- keys: every origin
+SELECT key FROM origin;
+
+-- site: how many origins a site has
+SELECT origins FROM site WHERE name = ?1;
+
+-- count_site: more origins of a site
+INSERT INTO site(name, origins) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET origins = origins + excluded.origins;

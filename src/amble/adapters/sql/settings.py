@@ -9,7 +9,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     """Defaults of an origin without settings of its own, the discovery budget, and the bounds of the file's logs.
 
     An origin may hold `urls_per_origin_start` URLs plus `urls_per_fetched_page` for each page fetched there, and
-    never more than `urls_per_origin_max`.
+    never more than `urls_per_origin_max`. A site may have `origins_per_site_max` origins.
     """
 
     default_active_max: int = 1
@@ -17,6 +17,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     urls_per_origin_start: int = 20_000
     urls_per_origin_max: int = 1_000_000
     urls_per_fetched_page: int = 50
+    origins_per_site_max: int = 1_000
     decisions_max: int = 50_000
     origins_cached_max: int = 50_000
     cache_bytes_max: int = 256 * 1024 * 1024

@@ -25,6 +25,9 @@ CREATE TABLE origin(
   robots_delay_ms INTEGER NOT NULL, created_at INTEGER NOT NULL) STRICT;
 CREATE INDEX origin_wake ON origin(partition, wake_at) WHERE wake_at IS NOT NULL;
 
+-- Origins by registrable domain, counted once a crawl knows more than a few.
+CREATE TABLE site(name TEXT PRIMARY KEY, origins INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
 -- One row is the whole state of a URL. id = origin << 36 | slot of the path. `rq`: class while queued, else NULL;
 -- 0..7 as domain/priority.py, 8 for a robots.txt whose refetch waits until a page wants it. Rows are never deleted.
 CREATE TABLE url(
