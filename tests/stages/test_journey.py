@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from amble.adapters.archive.names import list_segments
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Reason, Refusal
 from amble.domain.frontier import Applied, OriginEffect, RecordFailed
+from amble.domain.policy import Budget, RetryPolicy
 from amble.formats.warc import stored_head
 from amble.ports import Permit, Reply
 from amble.stages.gate import Lapsed
@@ -196,7 +199,7 @@ async def test_a_crash_after_complete_discovers_from_the_manifest(
 async def test_a_crash_in_the_middle_of_a_manifest_goes_on_at_its_cursor(
     site: tuple[Site, str], lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amble.stages.discover.BATCH_LINKS", 1)
+    lines.batch_links = 1
     line = await lines.next_life()
     source = await home_fetched(line, site[1])
     admit, calls = line.url_gate.admit_links, []
@@ -456,3 +459,83 @@ async def test_a_rule_without_end_is_not_kept_with_every_url_that_it_forbids(
         "SELECT max(length(detail)) FROM url UNION ALL SELECT max(length(detail)) FROM decision"
     ).fetchall()
     assert all(length <= 300 for (length,) in lengths)
+
+
+async def test_a_robots_txt_that_leads_to_a_busy_site_is_tried_again_and_not_given_up(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    other = Site({"/robots.txt": reply("200 OK", b"User-agent: *\nCrawl-delay: 60\nDisallow: /private")})
+    async with RawServer(other.script) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        site[0].answers["/robots.txt"] = reply("301 Moved", b"", f"Location: {base}/robots.txt")
+        line = await lines.next_life()
+        await robots_done(line, base)
+        await line.seed(f"{site[1]}/private")
+        robots = next(lease for lease in await line.lease() if lease.origin == site[1])  # type: ignore[attr-defined]
+        assert await line.dispatch.run(robots) is None  # type: ignore[arg-type]
+        row = line.store.database.execute(
+            "SELECT u.state, u.reason, u.tries FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE o.key = ? AND u.kind = 1",
+            (site[1],),
+        ).fetchone()
+        assert row == (0, "no_turn", 1)
+        line.time.now_ms += 120_000
+        await line.run()
+        assert line.states()["/private"] == "excluded"
+
+
+async def test_a_body_that_breaks_off_at_the_last_try_is_kept_whatever_broke_it(
+    site: tuple[Site, str], tmp_path: Path, pool: SandboxPool
+) -> None:
+    site[0].answers["/broken"] = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/html\r\n\r\n"
+        b"20\r\n<title>broken</title><p>words</p>\r\nzz\r\n"
+    )
+    async with Lines(tmp_path, pool, replace(POLICY, retry=RetryPolicy(tries_max=4, base_ms=1_000))) as lines:
+        line = await lines.next_life()
+        await line.seed(f"{site[1]}/broken")
+        for _ in range(10):
+            await line.run()
+            line.time.now_ms += 60_000
+        assert line.states() == {"/broken": "complete"}
+        assert site[0].asked["/broken"] == 2, "framing errors rarely go away"
+
+
+async def test_while_the_archive_cannot_be_read_a_page_waits_and_is_then_carried_on(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    await home_fetched(await lines.next_life(), site[1])
+    line = await lines.next_life()
+    (segment,) = list_segments(line.folder / "archive")
+    aside = segment.path.rename(line.folder / "aside")
+    segment.path.mkdir()
+    carried = asyncio.ensure_future(line.resume())
+    health = line.recorder.health
+    while Reason.ARCHIVE_UNAVAILABLE not in health.troubles:
+        await asyncio.sleep(0.01)
+    assert isinstance(await line.gate._judge_rules(home := line.takeover.resumables[0].lease), Refusal)
+    assert home.path == "/"
+    segment.path.rmdir()
+    aside.rename(segment.path)
+    line.archive._reader.close()
+    await carried
+    assert not health.blocked
+    await line.run()
+    assert line.states()["/"] == "complete"
+
+
+async def test_with_the_budget_spent_the_scheduler_waits_for_a_page_to_end(
+    site: tuple[Site, str], tmp_path: Path, pool: SandboxPool
+) -> None:
+    async with Lines(tmp_path, pool, replace(POLICY, budget=Budget(pages_max=1))) as lines:
+        line = await lines.next_life()
+        await robots_done(line, site[1])
+        await line.seed(f"{site[1]}/2")
+        other = await line.lease()
+        assert len(other) == 1
+        line.time.now_ms += 60_000
+        assert (await line.scheduler.lease(1)).budget_spent
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await line.scheduler.wait()
+        line.scheduler.kick()
+        await line.scheduler.wait()

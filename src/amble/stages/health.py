@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from amble.domain.decision import Reason
 from amble.domain.errors import ArchiveUnavailable
 from amble.domain.fetched import BodyRef
-from amble.domain.record import NewRecord
+from amble.domain.record import NewRecord, StoredRecord
 from amble.ports import Archive, Clock, Telemetry
 
 PROBE_EVERY_S = 0.5
@@ -79,3 +79,19 @@ async def append_when_well(archive: Archive, records: Sequence[NewRecord], healt
             health.report(Reason.ARCHIVE_UNAVAILABLE, detail)
             await health.clock.sleep(PROBE_EVERY_S)
             detail = await archive.probe()
+
+
+async def read_when_well(archive: Archive, ref: BodyRef, health: Health) -> StoredRecord:
+    """Read, however long the archive is unwell. Raises ArchiveBroken: the record is not there, and waiting is no help."""
+    troubled = False
+    while True:
+        try:
+            record = await archive.read(ref)
+        except ArchiveUnavailable as trouble:
+            troubled = True
+            health.report(Reason.ARCHIVE_UNAVAILABLE, str(trouble))
+            await health.clock.sleep(PROBE_EVERY_S)
+        else:
+            if troubled:
+                health.clear(Reason.ARCHIVE_UNAVAILABLE)
+            return record

@@ -12,12 +12,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from amble.domain.attempt import Lease, UrlKind
+from amble.domain.attempt import GiveUp, Lease, UrlKind, after_failure
 from amble.domain.decision import Category, Reason, Refusal
 from amble.domain.errors import ArchiveBroken
-from amble.domain.fetched import Fetched
+from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.frontier import Applied, ParseStrike, Resumable
 from amble.domain.manifest import ManifestKey
+from amble.domain.record import StoredRecord
 from amble.domain.url import Canonicalizer, base_of
 from amble.formats import manifest_json
 from amble.formats.head import Head
@@ -26,6 +27,7 @@ from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import REDIRECTS, Fetcher, trouble_of
 from amble.stages.gate import Answer, EgressGate, Lapsed, Unreachable
+from amble.stages.health import read_when_well
 from amble.stages.parse import Extraction
 from amble.stages.store import Exchange, Recorder
 from amble.stages.work import Extracted, Source
@@ -108,8 +110,9 @@ class Dispatch:
         last = exchanges[-1]
         stored = await self.recorder.store(lease, exchanges)
         fetched = stored.fetched
-        last_try = lease.tries + 1 >= self.recorder.policy.retry.tries_max
-        category = trouble_of(last.reply, last_try=last_try)
+        category = trouble_of(last.reply, last_try=False)
+        if category is not None and self._gives_up(lease, category):
+            category = trouble_of(last.reply, last_try=True)
         if category is not None:
             await self.recorder.record_trouble(lease, last, fetched, category)
             last.reply.body.close()
@@ -126,6 +129,10 @@ class Dispatch:
             body=last.reply.body,
             record_id=stored.record_id,
         )
+
+    def _gives_up(self, lease: Lease, category: Category) -> bool:
+        """Whether this failure would be the last one: how many tries there are depends on what failed."""
+        return isinstance(after_failure(category, lease.tries + 1, self.recorder.policy.retry, 0.0), GiveUp)
 
     # -- robots.txt may be elsewhere: the one place where a redirect is followed inside an attempt ---------------
 
@@ -147,12 +154,15 @@ class Dispatch:
         while True:
             answer = await self.gate.ask_hop(lease, url, since_s=since_s)
             waits = isinstance(answer, Refusal) and answer.reason in (Reason.NOT_YET, Reason.NO_SLOT)
+            if isinstance(answer, Refusal) and answer.reason is Reason.ORIGIN_PAUSED:
+                # A failed try: put back for nothing, the URL's own origin would be asked for the redirect for ever.
+                return Unreachable(Category.NO_TURN, f"{url} is paused")
             if not waits:
                 return answer
             assert isinstance(answer, Refusal)
             wait_s = max(0.05, answer.retry_in_ms / 1000)
             if clock.monotonic_s() + wait_s > give_up_s:
-                return Unreachable(Category.ROBOTS_HOPS, f"no turn at {url} within {HOP_WAIT_S_MAX:.0f} s")
+                return Unreachable(Category.NO_TURN, f"no turn at {url} within {HOP_WAIT_S_MAX:.0f} s")
             await clock.sleep(wait_s)
 
     async def _too_many_hops(self, lease: Lease, exchanges: list[Exchange]) -> None:
@@ -234,7 +244,7 @@ class Extract:
         if work.manifest is None:
             return None
         try:
-            stored = manifest_json.decode(await self.archive.read(work.manifest))
+            stored = manifest_json.decode(await self._read(work.manifest))
         except ArchiveBroken as broken:
             self.telemetry.event("archive.broken", url=work.lease.url, detail=str(broken))
             return None
@@ -251,7 +261,7 @@ class Extract:
         ref = fetched.body_ref if fetched.not_modified or fetched.ref is None else fetched.ref
         assert ref is not None, "FETCHED is never committed without a body reference"
         try:
-            head = (await self.archive.read(ref)).http_head
+            head = (await self._read(ref)).http_head
         except ArchiveBroken as broken:
             self.telemetry.event("archive.broken", url=work.lease.url, detail=str(broken))
             head = b""
@@ -275,15 +285,18 @@ class Extract:
             directives=manifest.directives,
         )
 
+    async def _read(self, ref: BodyRef) -> StoredRecord:
+        return await read_when_well(self.archive, ref, self.extraction.health)
+
     async def _from_archive(self, lease: Lease, fetched: Fetched, strikes: int) -> Source | None:
         """The stored body; None when the archive has lost it, which ends the URL as parse_failed with that reason."""
         assert fetched.body_ref is not None, "FETCHED is never committed without a body reference"
         try:
-            record = await self.archive.read(fetched.body_ref)
+            record = await self._read(fetched.body_ref)
             head = record.http_head
             if fetched.ref is not None and fetched.ref != fetched.body_ref and not fetched.not_modified:
                 # Identical bytes were stored before, but the header block of this answer is its own.
-                head = (await self.archive.read(fetched.ref)).http_head
+                head = (await self._read(fetched.ref)).http_head
         except ArchiveBroken as broken:
             self.telemetry.event("archive.broken", url=lease.url, detail=str(broken))
             await self.extraction.frontier.parse_strike(

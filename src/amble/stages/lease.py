@@ -67,7 +67,8 @@ class Scheduler:
     async def wait(self) -> None:
         """Until the next origin is due or something changed; at least `ASK_EVERY_S` since the last ask."""
         wait_s = self.sleep_s_max
-        if self.last is not None and self.last.next_wake_ms is not None:
+        # Once the page budget is spent only the end of a page under way changes anything, which kicks.
+        if self.last is not None and self.last.next_wake_ms is not None and not self.last.budget_spent:
             wait_s = min(wait_s, max(0.0, (self.last.next_wake_ms - self.last.now_ms) / 1000))
         if wait_s > 0 and not self._kick.is_set():
             try:
