@@ -151,6 +151,28 @@ def test_a_file_of_somebody_else_is_not_overwritten(path: Path) -> None:
     assert path.read_text() == "precious\n"
 
 
+def test_a_file_with_documents_of_another_crawl_is_not_continued(path: Path) -> None:
+    """Both number their publications from 1: what the second one holds would pass for repeats."""
+    sink = JsonlSink(path, crawl="one")
+    sink.write(pairs(1, 2, 3))
+    sink.close()
+    with pytest.raises(SinkBroken, match="documents of another crawl"):
+        JsonlSink(path, crawl="two")
+    sink = JsonlSink(path, crawl="one")
+    assert sink.write(pairs(3, 4)) == 4
+    sink.close()
+    assert numbers_in(path) == [1, 2, 3, 4]
+
+
+def test_an_empty_file_belongs_to_the_first_crawl_that_writes_to_it(path: Path) -> None:
+    JsonlSink(path, crawl="one").close()
+    sink = JsonlSink(path, crawl="two")
+    sink.write(pairs(1))
+    sink.close()
+    with pytest.raises(SinkBroken):
+        JsonlSink(path, crawl="one")
+
+
 def test_a_second_sink_on_the_same_file_is_refused(path: Path) -> None:
     sink = JsonlSink(path)
     with pytest.raises(SinkUnavailable, match="another process"):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,6 +165,20 @@ def test_export_writes_each_document_once(crawled: Crawled, here: Here) -> None:
     assert [json.loads(line)["url"] for line in piped.out.splitlines()] == [
         json.loads(line)["url"] for line in lines
     ]
+
+
+def test_documents_of_two_crawls_do_not_go_into_one_file(
+    crawled: Crawled, here: Here, tmp_path: Path
+) -> None:
+    other, file = tmp_path / "other", str(tmp_path / "both.jsonl")
+    shutil.copytree(crawled.folder, other)
+    with closing(sqlite3.connect(other / "frontier.db")) as frontier, frontier:
+        # What makes it another crawl: each frontier has a random key of its own.
+        frontier.execute("UPDATE meta SET value = randomblob(32) WHERE name = 'path_key'")
+    assert here("export", "mine", "--file", file).code == 0
+    refused = here("export", str(other), "--file", file)
+    assert refused.code == ExitCode.UNUSABLE
+    assert "holds the documents of another crawl; name another file" in refused.err
 
 
 def test_a_finished_crawl_verifies(crawled: Crawled, here: Here) -> None:

@@ -14,10 +14,11 @@ from amble.domain.errors import SinkBroken, SinkUnavailable
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to which publication, and to which byte, the file is committed."""
+    """Up to which publication of which crawl, and to which byte, the file is committed."""
 
     sequence: int
     bytes: int
+    crawl: str = ""
 
 
 class JsonlSink:
@@ -28,9 +29,13 @@ class JsonlSink:
     file exactly if the mark covers it. A repeat is skipped. Not for two threads at once.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or create. Raises SinkUnavailable when the file cannot be used, SinkBroken when lines are missing."""
+    def __init__(self, path: Path, *, crawl: str = "") -> None:
+        """Open or create. `crawl` tells crawls apart, whose publications are each numbered from 1.
+
+        Raises SinkUnavailable when the file cannot be used, SinkBroken when lines are missing or those of another crawl.
+        """
         self._path = path
+        self._crawl = crawl
         self._mark_path = path.with_name(path.name + ".position")
         self._encode = msgspec.json.Encoder().encode
         try:
@@ -74,7 +79,7 @@ class JsonlSink:
             last = sequence
         if not lines:
             return last
-        self._commit(_Mark(sequence=last, bytes=self._mark.bytes + len(lines)), lines)
+        self._commit(_Mark(sequence=last, bytes=self._mark.bytes + len(lines), crawl=self._crawl), lines)
         return last
 
     def close(self) -> None:
@@ -113,8 +118,10 @@ class JsonlSink:
                     raise SinkBroken(
                         f"sink {self._path}: the file is not empty and has no {self._mark_path.name}"
                     )
-                mark = _Mark(sequence=0, bytes=0)
+                mark = _Mark(sequence=0, bytes=0, crawl=self._crawl)
                 self._write_mark(mark)
+            if mark.sequence and mark.crawl not in ("", self._crawl):
+                raise SinkBroken(f"sink {self._path}: it holds the documents of another crawl")
             if size < mark.bytes:
                 raise SinkBroken(f"sink {self._path}: {mark.bytes - size} bytes that were written are gone")
             if size > mark.bytes:

@@ -6,6 +6,7 @@ can always fold in its log. Blocking: call it from a thread where an event loop 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,7 +87,10 @@ class SqliteReports:
         self._database = database or open_reader(path, driver=driver)
         with self._reading():
             row = self._one("path_key")
-            self._slots = slots or Slots(bytes(row[0]) if row else bytes(32))
+            key = bytes(row[0]) if row else bytes(32)
+            self._slots = slots or Slots(key)
+            # Made with the frontier, and never again: no two crawls share it. Its hash says nothing about it.
+            self.crawl = hashlib.sha256(b"crawl" + key).hexdigest()[:32]
             self._clock = StoreClock(self._database, now_ms=now_ms)
 
     def __enter__(self) -> Self:
