@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -312,6 +314,25 @@ async def test_no_page_is_asked_for_while_robots_txt_cannot_be_had(
         line.time.now_ms += 30_000
     assert site[0].asked["/"] == 0
     assert line.states() == {"/": "pending"}
+    assert line.problems() == []
+
+
+@pytest.mark.parametrize(
+    "coded", [b"\x1f\x8bgarbage", gzip.compress(b"#" * 9_000 + os.urandom(500) + ROBOTS)[:-40]]
+)
+async def test_a_robots_txt_that_cannot_be_read_to_its_end_opens_nothing(
+    site: tuple[Site, str], lines: Lines, coded: bytes
+) -> None:
+    """The very rule that matters may stand in the part that is lost."""
+    site[0].answers["/robots.txt"] = reply("200 OK", coded, "Content-Encoding: gzip")
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/private")
+    await line.run()
+    assert line.states() == {"/private": "pending"}
+    site[0].answers["/robots.txt"] = ROBOTS
+    line.time.now_ms += 7_200_000
+    await line.run()
+    assert line.states() == {"/private": "excluded"}
     assert line.problems() == []
 
 

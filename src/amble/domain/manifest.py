@@ -19,6 +19,8 @@ NOSNIPPET = 8
 
 # ParseManifest.notes: the main text is the visible text, so it is kept once.
 MAIN_IS_TEXT = "main_is_text"
+# ParseManifest.notes: the content coding was broken, so the end of the body, or all of it, could not be read.
+CODING_BROKEN = "coding_broken_tail"
 
 
 class Link(Struct, frozen=True, array_like=True):

@@ -15,6 +15,8 @@ import brotli
 import zstandard
 from isal import isal_zlib
 
+from amble.domain.manifest import CODING_BROKEN
+
 CODINGS_MAX = 3
 # RFC 9659: a zstd content coding must not need a window larger than 8 MB.
 ZSTD_WINDOW_BYTES_MAX = 8 * 1024 * 1024
@@ -25,7 +27,7 @@ SALVAGE_STEP_BYTES = 256
 MEMBERS_MAX = 1024
 
 NOTE_TRUNCATED = "decoded_truncated"
-NOTE_BROKEN = "coding_broken_tail"
+NOTE_BROKEN = CODING_BROKEN
 NOTE_TRAILING = "coding_trailing_bytes"
 
 # isal's stub declares its exception class as an instance.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from amble.domain.attempt import Lease, RobotsState, UrlKind
 from amble.domain.frontier import Applied, Complete, RecordParsed
-from amble.domain.manifest import NOINDEX, ParseManifest, RobotsRules
+from amble.domain.manifest import CODING_BROKEN, NOINDEX, ParseManifest
 from amble.domain.policy import Policy
 from amble.domain.revisit import ONCE, FreshnessClass, next_due_ms
 from amble.domain.robots import RobotsDecision, RobotsOutcome, decide_answer, decide_failure, still_serving
@@ -93,7 +93,7 @@ class Completion:
 
     async def _complete_robots(self, source: Source, extracted: Extracted) -> Applied:
         lease, rules = source.lease, extracted.parsed.manifest.robots
-        decision = self._decide_robots(source, rules)
+        decision = self._decide_robots(source, extracted.parsed.manifest)
         state = RobotsState(outcome=decision.outcome)
         if decision.outcome == RobotsOutcome.RULES and rules is not None:
             self.book.remember(extracted.manifest_ref, rules)
@@ -115,15 +115,17 @@ class Completion:
             )
         )
 
-    def _decide_robots(self, source: Source, rules: RobotsRules | None) -> RobotsDecision:
-        if source.fetched.truncated not in ("", "length"):
+    def _decide_robots(self, source: Source, manifest: ParseManifest) -> RobotsDecision:
+        truncated = source.fetched.truncated
+        # One that was cut at the size limit is read as far as it goes (RFC 9309 2.5), and its coding ends there too.
+        if truncated != "length" and (truncated or CODING_BROKEN in manifest.notes):
             # Half a file may lack the very rule that matters.
             return decide_failure(
                 source.lease.facts.robots, policy=self.policy.robots, now_ms=self.store_now_ms()
             )
         return decide_answer(
             source.status,
-            rules,
+            manifest.robots,
             cache_control=Head(source.head).first("cache-control"),
             policy=self.policy.robots,
         )
