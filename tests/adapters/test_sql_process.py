@@ -310,6 +310,16 @@ async def test_a_burst_is_cut_into_bounded_frames_and_keeps_its_order(
     assert [report.verdicts for report in reports] == [b"\x01", b"\x00"] * 50
 
 
+async def test_a_frame_is_bounded_by_its_candidates_too(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amble.adapters.sql.wire.CANDIDATES_MAX", 10)
+    monkeypatch.setattr("amble.adapters.sql.server.FRAME_BYTES_MAX", 3_000)
+    paths = [[f"/{n}/{m}/{'x' * 150}" for m in range(4)] for n in range(40)]
+    reports = await asyncio.gather(*(wired.frontier.admit(batch(*group)) for group in paths))
+    assert [report.verdicts for report in reports] == [b"\x01" * 4] * 40
+
+
 async def test_one_refused_call_leaves_its_neighbours_alone(wired: Wired) -> None:
     await wired.frontier.admit(batch("/x"))
     wired.store.database.execute("INSERT INTO manifest VALUES (5, 1, 1, x'00', 2, 0, 1, '', '', NULL, 0)")

@@ -17,6 +17,7 @@ from amble.adapters.sql.client import FrontierCalls
 from amble.adapters.sql.messages import (
     HEAD,
     REPLY_DECODERS,
+    Admit,
     AnyOperation,
     FrameKind,
     decode_broken,
@@ -37,6 +38,8 @@ from amble.domain.errors import (
 FRAMES_MAX: Final = 2
 # Operations in one frame, so that a burst cannot make one endless transaction.
 OPERATIONS_MAX: Final = 4_096
+# Candidates in one frame: at the longest URLs that pass the gate, a few dozen megabytes.
+CANDIDATES_MAX: Final = 16_384
 LINGER_S: Final = 0.008
 # Bounds of the linger when it follows the pages under way (`pace`).
 LINGER_S_MIN: Final = 0.005
@@ -107,7 +110,7 @@ class StoreWire(FrontierCalls):
         self._timer = None
         if self._ended is not None or not self._pending or len(self._sent) >= FRAMES_MAX:
             return
-        group = [self._pending.popleft() for _ in range(min(len(self._pending), OPERATIONS_MAX))]
+        group = self._next_group()
         try:
             payload = encode([operation for operation, _ in group])
         except (OverflowError, TypeError, ValueError):
@@ -120,6 +123,19 @@ class StoreWire(FrontierCalls):
         elif not self._sent and not self._pending:
             self._settled.set()
         self._schedule()
+
+    def _next_group(self) -> list[Waiting]:
+        """What goes into the next frame: the oldest calls, as many as the bounds allow and at least one."""
+        group: list[Waiting] = []
+        candidates = 0
+        while self._pending and len(group) < OPERATIONS_MAX:
+            operation = self._pending[0][0]
+            if isinstance(operation, Admit):
+                candidates += len(operation.value.candidates)
+                if candidates > CANDIDATES_MAX and group:
+                    break
+            group.append(self._pending.popleft())
+        return group
 
     async def _receive(self) -> None:
         """Until the store process closes: resolve the calls of each answered frame, in order."""
