@@ -27,7 +27,7 @@ from amble.domain.scope import Scope
 from amble.domain.url import Canonicalizer
 from amble.stages.admit import LinkSettings, UrlGate
 from amble.stages.complete import Completion
-from amble.stages.discover import Discovery
+from amble.stages.discover import BATCH_LINKS, Discovery
 from amble.stages.fetch import Fetcher
 from amble.stages.gate import EgressGate, Fence
 from amble.stages.health import Health
@@ -132,6 +132,7 @@ class Lines:
     def __init__(self, folder: Path, pool: SandboxPool, policy: Policy = POLICY) -> None:
         self.folder, self.pool, self.policy = folder, pool, policy
         self.time = StoreTime()
+        self.batch_links = BATCH_LINKS
         self._life = AsyncExitStack()
 
     async def __aenter__(self) -> Lines:
@@ -185,7 +186,7 @@ class Lines:
             health=health, limits=policy.parse,
         )  # fmt: skip
         completion = Completion(frontier=frontier, book=book, policy=policy, store_now_ms=self.time)
-        discovery = Discovery(gate=url_gate, archive=archive)
+        discovery = Discovery(gate=url_gate, archive=archive, batch_links=self.batch_links)
         troubles: list[str] = []
         fetcher = Fetcher(transport, policy)
         return Line(

@@ -55,17 +55,26 @@ POLICY = Policy(
     urls=UrlLimits(depth_max=30, hops_max=4),
     parse=ParseLimits(wall_s=5.0),
     origin=OriginPolicy(
-        spacing_ms=1_000, adaptive_cap_ms=4_000, backoff_base_ms=1_000, backoff_cap_ms=30_000, retry_after_cap_ms=60_000
+        spacing_ms=1_000,
+        adaptive_cap_ms=4_000,
+        backoff_base_ms=1_000,
+        backoff_cap_ms=30_000,
+        retry_after_cap_ms=60_000,
     ),
     retry=RetryPolicy(tries_max=4, base_ms=1_000, cap_ms=20_000),
     robots=RobotsPolicy(
-        fresh_ms_max=600_000, fresh_ms_min=60_000, unreachable_retry_ms=60_000, stale_while_unreachable_ms=240_000
+        fresh_ms_max=600_000,
+        fresh_ms_min=60_000,
+        unreachable_retry_ms=60_000,
+        stale_while_unreachable_ms=240_000,
     ),
     budget=Budget(pages_max=None),
 )
 # No request of an earlier owner can be under way any more after this.
 IN_FLIGHT_S_MAX = POLICY.fetch.longest_s + HOLD_MARGIN_S
 CONCURRENCY = 16
+# So few that most pages need several commits.
+LINKS_PER_BATCH = 2
 WAIT_S_MAX = 30.0
 EXPIRE_EVERY_S, STATUS_EVERY_S, SLEEP_S_MAX = 2.0, 20.0, 10.0
 
@@ -106,7 +115,9 @@ class Telemetry:
             return
         self._history.reached[f"event.{name}"] += 1
         if name == "internal":
-            self._history.violate("no internal error", f"{fields.get('url')}: {fields.get('error')} {fields.get('trace')}")
+            self._history.violate(
+                "no internal error", f"{fields.get('url')}: {fields.get('error')} {fields.get('trace')}"
+            )
 
     def count(self, name: str, amount: int = 1) -> None:
         """See ports.Telemetry."""
@@ -191,7 +202,12 @@ class Agent:
         )  # fmt: skip
         book, fence = RobotsBook(archive, sets_max=4), Fence(takeover.epoch)
         scheduler = Scheduler(
-            frontier=frontier, clock=clock, policy=POLICY, epoch=takeover.epoch, worker=number, sleep_s_max=SLEEP_S_MAX
+            frontier=frontier,
+            clock=clock,
+            policy=POLICY,
+            epoch=takeover.epoch,
+            worker=number,
+            sleep_s_max=SLEEP_S_MAX,
         )
         gate = EgressGate(
             frontier=frontier, resolver=resolver, book=book, policy=POLICY, allowed_nets=[], clock=clock,
@@ -205,8 +221,10 @@ class Agent:
             pool=pool, archive=archive, frontier=frontier, clock=clock, entropy=entropy, telemetry=log,
             health=health, limits=POLICY.parse,
         )  # fmt: skip
-        completion = Completion(frontier=frontier, book=book, policy=POLICY, store_now_ms=scheduler.store_now_ms)
-        discovery = Discovery(gate=url_gate, archive=archive)
+        completion = Completion(
+            frontier=frontier, book=book, policy=POLICY, store_now_ms=scheduler.store_now_ms
+        )
+        discovery = Discovery(gate=url_gate, archive=archive, batch_links=LINKS_PER_BATCH)
         watch = _ResolverWatch(health, resolver)
 
         async def seed_it() -> int:

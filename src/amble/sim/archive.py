@@ -53,10 +53,14 @@ class Disk:
 class SimArchive:
     """ports.Archive of one agent's life on a disk that outlives it."""
 
-    def __init__(
-        self, disk: Disk, actor: Actor, weather: Weather, history: History, dice: Dice
-    ) -> None:
-        self._disk, self._actor, self._weather, self._history, self._dice = disk, actor, weather, history, dice
+    def __init__(self, disk: Disk, actor: Actor, weather: Weather, history: History, dice: Dice) -> None:
+        self._disk, self._actor, self._weather, self._history, self._dice = (
+            disk,
+            actor,
+            weather,
+            history,
+            dice,
+        )
         self._pending: dict[int, bytes] = {}
         self._number = 0
 
@@ -75,7 +79,9 @@ class SimArchive:
             weather.note(Fault.ARCHIVE_FULL)
             raise ArchiveUnavailable("simulated: no space left")
         refs = self._disk.write(blocks)
-        self._history.tell(self._actor.name, "archived", f"{records[0].warc_type} {refs[0]} and {len(refs) - 1} more")
+        self._history.tell(
+            self._actor.name, "archived", f"{records[0].warc_type} {refs[0]} and {len(refs) - 1} more"
+        )
         if weather.strikes(Fault.CRASH_ARCHIVED):
             await _die(self._actor)
         await asyncio.sleep(self._dice.between(0.0005, 0.002))

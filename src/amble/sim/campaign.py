@@ -20,7 +20,11 @@ REQUIRED = (
     *(f"state.{state.name}" for state in UrlState if state not in _PASSING),
     *(f"transition.{event}" for event in UrlEvent),
     # A lease of an earlier epoch has lost its token too, so a start is refused as stale before its epoch is looked at.
-    *(f"reserve.{outcome.name.lower()}" for outcome in ReserveOutcome if outcome is not ReserveOutcome.FENCED),
+    *(
+        f"reserve.{outcome.name.lower()}"
+        for outcome in ReserveOutcome
+        if outcome is not ReserveOutcome.FENCED
+    ),
     "lease.fenced",
     "stale",
 )

@@ -16,15 +16,23 @@ from amble.sim.clock import Dice
 class Fault(StrEnum):
     """What can go wrong on purpose. The text says what is done."""
 
-    AGENT_CRASH = "agent_crash"  # the agent dies before a step drawn at random; what it had sent is still applied
+    AGENT_CRASH = (
+        "agent_crash"  # the agent dies before a step drawn at random; what it had sent is still applied
+    )
     CRASH_UNSENT = "crash_unsent"  # the agent dies as it makes a call of the store: the call is never sent
-    CRASH_UNHEARD = "crash_unheard"  # the agent dies after the store has applied its call and before it hears so
+    CRASH_UNHEARD = (
+        "crash_unheard"  # the agent dies after the store has applied its call and before it hears so
+    )
     CRASH_ARCHIVED = "crash_archived"  # the agent dies after its records are durable and before it hears so
     STORE_DEATH_BEFORE = "store_death_before"  # the store dies with a batch that is not committed
     STORE_DEATH_AFTER = "store_death_after"  # the store dies with a batch that is committed and not answered
-    STORE_BUSY = "store_busy"  # the file is locked or full for a while: batches fail, are rolled back and repeated
+    STORE_BUSY = (
+        "store_busy"  # the file is locked or full for a while: batches fail, are rolled back and repeated
+    )
     STORE_COMMIT_ERROR = "store_commit_error"  # one commit fails as a failing fsync does, and is repeated
-    STORE_LATE = "store_late"  # one answer of the store is late by seconds or minutes: its worker is paused there
+    STORE_LATE = (
+        "store_late"  # one answer of the store is late by seconds or minutes: its worker is paused there
+    )
     STORE_GONE = "store_gone"  # a call raises StoreUnavailable: nothing was changed
     ARCHIVE_FULL = "archive_full"  # the disk of the archive is full for a while
     ARCHIVE_LOST_ANSWER = "archive_lost_answer"  # records are durable, yet the append says it failed

@@ -73,7 +73,9 @@ class StoreHost:
         )
         self._execute = self.store.database.execute
         self.store.database.execute = self._guarded
-        self._reports = SqliteReports(":memory:", now_ms=around.clock.now_ms, slots=slots, database=self.store.database)
+        self._reports = SqliteReports(
+            ":memory:", now_ms=around.clock.now_ms, slots=slots, database=self.store.database
+        )
         around.loop.start(self.actor, self._serve(), self.actor.name)
 
     @property
@@ -209,7 +211,9 @@ class StoreHost:
             return
         weather = self._around.weather
         if call.unheard:
-            self._around.history.tell(call.actor.name, "dies", f"before it hears of {type(call.operation).__name__}")
+            self._around.history.tell(
+                call.actor.name, "dies", f"before it hears of {type(call.operation).__name__}"
+            )
             self._around.loop.kill(call.actor)
             return
         late_s = 0.0

@@ -138,7 +138,11 @@ class Watch:
             self._history.violate(
                 "spacing", f"{request.url} {gap_s:.3f} s after {last.url}, at least {needed_s:.3f} s"
             )
-        if origin.rest_until_s and origin.granted_s > origin.rest_from_s and request.started_s < origin.rest_until_s - 0.002:
+        if (
+            origin.rest_until_s
+            and origin.granted_s > origin.rest_from_s
+            and request.started_s < origin.rest_until_s - 0.002
+        ):
             self._history.violate(
                 "retry-after", f"{request.url} {origin.rest_until_s - request.started_s:.3f} s too soon"
             )
@@ -151,7 +155,8 @@ class Watch:
     def _judge_authority(self, request: Request) -> None:
         if request.epoch < self.started_epoch:
             self._history.violate(
-                "single authority", f"{request.url} under epoch {request.epoch} after a start under {self.started_epoch}"
+                "single authority",
+                f"{request.url} under epoch {request.epoch} after a start under {self.started_epoch}",
             )
         self.started_epoch = max(self.started_epoch, request.epoch)
 
@@ -165,7 +170,9 @@ class Watch:
             (item for item in reversed(origin.decisions) if item[0] <= granted_s), origin.decisions[0]
         )
         if granted_s >= expires_s + 0.001:
-            self._history.violate("no policy, no page", f"{request.url} {now_s - expires_s:.1f} s after its rules expired")
+            self._history.violate(
+                "no policy, no page", f"{request.url} {now_s - expires_s:.1f} s after its rules expired"
+            )
         answers = self._answers_in_force(request.origin, origin, granted_s)
         allowed = any(
             answer.disallow is not None and not any(request.path.startswith(rule) for rule in answer.disallow)
@@ -226,7 +233,15 @@ class Watch:
     def _hold(self, lease: Any, state: UrlState) -> Holder:
         key = lease.key
         holder = Holder(
-            key.url_id, key.attempt, key.token, lease.url, lease.origin, lease.kind, lease.tries, lease.deadline_ms, state
+            key.url_id,
+            key.attempt,
+            key.token,
+            lease.url,
+            lease.origin,
+            lease.kind,
+            lease.tries,
+            lease.deadline_ms,
+            state,
         )
         self.holders[key.url_id] = holder
         if key.token in self._tokens:
@@ -246,7 +261,9 @@ class Watch:
             if known is not None:
                 self._history.violate("stale is harmless", f"{lease.url} was leased while it was held")
             if lease.key.attempt <= self._attempts.get(lease.key.url_id, 0):
-                self._history.violate("stale is harmless", f"{lease.url} was leased as attempt {lease.key.attempt} again")
+                self._history.violate(
+                    "stale is harmless", f"{lease.url} was leased as attempt {lease.key.attempt} again"
+                )
             self._hold(lease, UrlState.LEASED)
             self._history.reached["transition.lease"] += 1
         return ", ".join(f"{lease.url} #{lease.key.attempt}" for lease in reply.leases)
@@ -257,7 +274,8 @@ class Watch:
         tries = tries if generation == lease.crawl_generation else 0
         if lease.tries != tries:
             self._history.violate(
-                "tries are counted right", f"{lease.url} has {lease.tries} tries behind it, {tries} have failed"
+                "tries are counted right",
+                f"{lease.url} has {lease.tries} tries behind it, {tries} have failed",
             )
         self._tries[lease.key.url_id] = (lease.crawl_generation, tries)
 
@@ -269,10 +287,14 @@ class Watch:
         if outcome != ReserveOutcome.GRANTED:
             return f"{url} {outcome.name}"
         if holder is None or (holder.attempt, holder.token) != (ask.key.attempt, ask.key.token):
-            self._history.violate("stale is harmless", f"a start at {ask.origin} was granted to a stale lease")
+            self._history.violate(
+                "stale is harmless", f"a start at {ask.origin} was granted to a stale lease"
+            )
             return url
         if ask.epoch != self.epoch:
-            self._history.violate("single authority", f"a start was granted to epoch {ask.epoch}, it is {self.epoch}")
+            self._history.violate(
+                "single authority", f"a start was granted to epoch {ask.epoch}, it is {self.epoch}"
+            )
         origin = self.origins[ask.origin]
         if origin.paused:
             self._history.violate("pause is prompt", f"a start was granted at {ask.origin}")
@@ -289,7 +311,8 @@ class Watch:
             if holder.until_ms > self.now_ms():
                 self._history.violate("concurrency", f"{holder.url} lapsed before its time was over")
             if holder.slot and any(
-                request.ended_s is None and request.url == holder.url for request in self._history.requests[-200:]
+                request.ended_s is None and request.url == holder.url
+                for request in self._history.requests[-200:]
             ):
                 self._history.violate("concurrency", f"{holder.url} lapsed while its request was under way")
             del self.holders[holder.url_id]
@@ -307,10 +330,14 @@ class Watch:
         if reply != Applied.APPLIED:
             self._history.reached["stale"] += 1
             if rightful:
-                self._history.violate("nothing lost", f"{name} of the holder of {holder.url} was refused as stale")  # type: ignore[union-attr]
+                self._history.violate(
+                    "nothing lost", f"{name} of the holder of {holder.url} was refused as stale"
+                )  # type: ignore[union-attr]
             return "STALE"
         if not rightful or holder is None:
-            self._history.violate("stale is harmless", f"{name} was applied for url {key.url_id} without authority")
+            self._history.violate(
+                "stale is harmless", f"{name} was applied for url {key.url_id} without authority"
+            )
             return "without authority"
         getattr(self, f"_judge_{name}", lambda *_: None)(holder, value)
         final = name not in ("KeepFetched", "KeepParsed") and not (name == "Strike" and not value.final)
@@ -343,16 +370,23 @@ class Watch:
         fetched = value.fetched
         for ref in (fetched.ref, fetched.body_ref):
             if not self._disk.holds(ref):
-                self._history.violate("bytes before state", f"{holder.url} is FETCHED, {ref} is not in the archive")
+                self._history.violate(
+                    "bytes before state", f"{holder.url} is FETCHED, {ref} is not in the archive"
+                )
                 return
         if fetched.digest and not fetched.not_modified:
             body = warc.read_record(self._disk.records[fetched.body_ref]).payload
             if hashlib.sha256(body).digest() != fetched.digest:
-                self._history.violate("dedup keeps provenance", f"{holder.url} has the body of something else")
-        if UrlKind(holder.kind) is UrlKind.PAGE and warc.read_record(self._disk.records[fetched.ref]).headers.get(
-            "WARC-Target-URI"
-        ) != holder.url:
-            self._history.violate("dedup keeps provenance", f"{holder.url} has the fetch record of something else")
+                self._history.violate(
+                    "dedup keeps provenance", f"{holder.url} has the body of something else"
+                )
+        if (
+            UrlKind(holder.kind) is UrlKind.PAGE
+            and warc.read_record(self._disk.records[fetched.ref]).headers.get("WARC-Target-URI") != holder.url
+        ):
+            self._history.violate(
+                "dedup keeps provenance", f"{holder.url} has the fetch record of something else"
+            )
 
     def _judge_KeepFailed(self, holder: Holder, value: Any) -> None:  # noqa: N802
         self._history.reached[f"category.{value.category}"] += 1
@@ -379,7 +413,9 @@ class Watch:
     def _judge_KeepParsed(self, holder: Holder, value: Any) -> None:  # noqa: N802
         for ref in (value.ref, value.text_ref):
             if ref is not None and not self._disk.holds(ref):
-                self._history.violate("bytes before state", f"{holder.url} is PARSED, {ref} is not in the archive")
+                self._history.violate(
+                    "bytes before state", f"{holder.url} is PARSED, {ref} is not in the archive"
+                )
         self._cursors.setdefault((holder.url_id, holder.attempt, value.extraction_generation), 0)
 
     def _judge_Finish(self, holder: Holder, value: Any) -> None:  # noqa: N802
@@ -389,7 +425,9 @@ class Watch:
             self._history.violate("no policy, no page", f"{holder.url} is complete without a decision")
             return
         if value.robots.rules is not None and not self._disk.holds(value.robots.rules):
-            self._history.violate("bytes before state", f"the rules of {holder.origin} are not in the archive")
+            self._history.violate(
+                "bytes before state", f"the rules of {holder.origin} are not in the archive"
+            )
         self._decided(holder.origin, value.robots_ttl_ms)
 
     def _decided(self, key: str, ttl_ms: int) -> None:
@@ -412,7 +450,10 @@ class Watch:
         if reply.applied != Applied.APPLIED:
             return told + " STALE"
         if self._cursors.get(key, 0) != move.start:
-            self._history.violate("links are never lost", f"the cursor of {key} moved from {move.start}, it was at {self._cursors.get(key)}")
+            self._history.violate(
+                "links are never lost",
+                f"the cursor of {key} moved from {move.start}, it was at {self._cursors.get(key)}",
+            )
         self._cursors[key] = move.end
         return told
 
@@ -491,7 +532,13 @@ class Left:
         page = self.world.page_at(url)
         if row[3] == "parse_failed":
             return ""
-        tries = 1 if row[3] in ("refused_destination",) else 2 if row[3] == "dns_not_found" else POLICY.retry.tries_max
+        tries = (
+            1
+            if row[3] in ("refused_destination",)
+            else 2
+            if row[3] == "dns_not_found"
+            else POLICY.retry.tries_max
+        )
         if self.watch.failures[url] < tries and not (page and page.kind is Kind.BROKEN):
             return f"{row[3]} after {self.watch.failures[url]} failures"
         return ""
@@ -514,7 +561,11 @@ class Left:
 
     def _judge_links(self, url: str, urls: dict[str, Row]) -> None:
         page = self.world.page_at(url)
-        if page is None or urls[url][6] not in (200, 302, 304) or page.kind in (Kind.NOFOLLOW, Kind.EMPTY, Kind.BINARY):
+        if (
+            page is None
+            or urls[url][6] not in (200, 302, 304)
+            or page.kind in (Kind.NOFOLLOW, Kind.EMPTY, Kind.BINARY)
+        ):
             return
         links = (*page.links, page.target) if page.target else page.links
         full = {row[0][: row[0].index("/", 8)] for row in urls.values() if row[10] >= URLS_PER_ORIGIN}
@@ -529,17 +580,25 @@ class Left:
         for url_id, generation, times in rows:
             published[url_id][generation] = times
             if times > 1:
-                self.history.violate("one publication", f"url {url_id} generation {generation}: {times} times")
+                self.history.violate(
+                    "one publication", f"url {url_id} generation {generation}: {times} times"
+                )
         for url, row in urls.items():
             if row[1] != UrlState.COMPLETE or row[2] == UrlKind.ROBOTS or row[6] not in (200, 304):
                 continue
             wanted, got = self._publishable(url, row), published[row[7]].get(row[8], 0) == 1
             if wanted != got:
-                self.history.violate("one publication", f"{url} generation {row[8]}: published {got}, should be {wanted}")
+                self.history.violate(
+                    "one publication", f"{url} generation {row[8]}: published {got}, should be {wanted}"
+                )
 
     def _publishable(self, url: str, row: Row) -> bool:
         page = self.world.page_at(url)
-        if page is None or row[2] != UrlKind.PAGE or page.kind in (Kind.NOINDEX, Kind.EMPTY, Kind.BINARY, Kind.SITEMAP):
+        if (
+            page is None
+            or row[2] != UrlKind.PAGE
+            or page.kind in (Kind.NOINDEX, Kind.EMPTY, Kind.BINARY, Kind.SITEMAP)
+        ):
             return False
         return not (page.kind is Kind.CANONICAL and page.target != url)
 
@@ -550,5 +609,7 @@ class Left:
 
     def references(self) -> Iterator[str]:
         """Every reference in the tables leads to a record."""
-        for (packed,) in self.rows("SELECT body_ref FROM url WHERE body_ref IS NOT NULL UNION SELECT ref FROM manifest"):
+        for (packed,) in self.rows(
+            "SELECT body_ref FROM url WHERE body_ref IS NOT NULL UNION SELECT ref FROM manifest"
+        ):
             yield packed.hex()

@@ -179,7 +179,9 @@ class Seed:
             ending = await self._life()
             if not self.host.alive:
                 self._open_host()
-            if ending.reason is EndReason.FINISHED or (idle and ending.reason is EndReason.WAITING and self._only_lost()):
+            if ending.reason is EndReason.FINISHED or (
+                idle and ending.reason is EndReason.WAITING and self._only_lost()
+            ):
                 if not self.weather.storming or not self._go_on():
                     if self.weather.storming:
                         await self._calm(moments)
@@ -394,7 +396,9 @@ class Seed:
         origin = dice.one_of(tuple(self.world.sites))
         self.weather.note(Fault.OPERATOR_REQUEUE)
         try:
-            await self._operator().requeue(RequeueOrder(int(state), "operator", "again", origin=origin, limit=10))
+            await self._operator().requeue(
+                RequeueOrder(int(state), "operator", "again", origin=origin, limit=10)
+            )
         except Exception:
             return
 

@@ -51,7 +51,16 @@ class Kind(StrEnum):
 
 
 # Kinds whose links are there to be followed.
-_LINKING = (Kind.PLAIN, Kind.PLAIN, Kind.PLAIN, Kind.PLAIN, Kind.NOINDEX, Kind.CHANGING, Kind.PLAIN, Kind.PLAIN)
+_LINKING = (
+    Kind.PLAIN,
+    Kind.PLAIN,
+    Kind.PLAIN,
+    Kind.PLAIN,
+    Kind.NOINDEX,
+    Kind.CHANGING,
+    Kind.PLAIN,
+    Kind.PLAIN,
+)
 _LEAVES = (
     Kind.REDIRECT, Kind.REDIRECT, Kind.MISSING, Kind.GONE, Kind.BROKEN, Kind.NOFOLLOW, Kind.CANONICAL, Kind.TWIN,
     Kind.TWIN, Kind.NEAR_TWIN, Kind.NEAR_TWIN, Kind.POISONED, Kind.EMPTY, Kind.BINARY, Kind.PLAIN, Kind.PLAIN,
@@ -166,7 +175,9 @@ class Answer:
 class World:
     """All sites of a seed."""
 
-    def __init__(self, seed: int, profile: Profile, weather: Weather, history: History, loop: VirtualLoop) -> None:
+    def __init__(
+        self, seed: int, profile: Profile, weather: Weather, history: History, loop: VirtualLoop
+    ) -> None:
         self.history, self.weather, self._loop = history, weather, loop
         self._dice = Dice(seed, "world")
         self._latency = Dice(seed, "latency")
@@ -218,9 +229,7 @@ class World:
         if kind is None:
             kind = RobotsKind.RULES if dice.chance(0.5) else dice.one_of(tuple(RobotsKind))
         disallow = dice.one_of(((), ("/private",), ("/private", "/p1"), ("/private",)))
-        return RobotsSpec(
-            kind, disallow, dice.one_of((0, 0, 0, 3, 5)), dice.one_of((60, 120, 300, 600))
-        )
+        return RobotsSpec(kind, disallow, dice.one_of((0, 0, 0, 3, 5)), dice.one_of((60, 120, 300, 600)))
 
     def _add_pages(self, site: Site, count: int) -> None:
         dice = self._dice
@@ -264,10 +273,14 @@ class World:
                 if page.kind in (Kind.PLAIN, Kind.CHANGING) and dice.chance(0.3):
                     other = dice.one_of(sites)
                     there = other.origin + dice.one_of(tuple(other.pages))
-                    site.pages[path] = Page(page.kind, tuple(dict.fromkeys((*page.links, there))), page.target)
+                    site.pages[path] = Page(
+                        page.kind, tuple(dict.fromkeys((*page.links, there))), page.target
+                    )
                 elif page.kind is Kind.REDIRECT and dice.chance(0.4):
                     other = dice.one_of(sites)
-                    site.pages[path] = Page(page.kind, page.links, other.origin + dice.one_of(tuple(other.pages)))
+                    site.pages[path] = Page(
+                        page.kind, page.links, other.origin + dice.one_of(tuple(other.pages))
+                    )
 
     # -- the truth --------------------------------------------------------------------------------------------------
 
@@ -557,7 +570,9 @@ class SimTransport:
         total_ms = int((self._loop.time() - started_s) * 1000)
         return FetchFailure(category, "simulated", Timings(total_ms=total_ms))
 
-    def _reply(self, request: Request, permit: Permit, answer: Answer, service_s: float, truncated: str) -> Reply:
+    def _reply(
+        self, request: Request, permit: Permit, answer: Answer, service_s: float, truncated: str
+    ) -> Reply:
         body = answer.body[: len(answer.body) // 2] if truncated else answer.body
         request.status = answer.status
         request.retry_after_s = float(dict(answer.headers).get("Retry-After", "0"))

@@ -37,6 +37,7 @@ class Discovery:
 
     gate: LinkGate
     archive: Archive
+    batch_links: int = BATCH_LINKS
 
     async def consume(
         self,
@@ -52,7 +53,7 @@ class Discovery:
         follow = not directives & PAGE_NOFOLLOW
         position = start
         while position < len(links):
-            batch = links[position : position + BATCH_LINKS]
+            batch = links[position : position + self.batch_links]
             report = await self.gate.admit_links(
                 batch,
                 parent=key.url_id,
