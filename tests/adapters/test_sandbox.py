@@ -122,6 +122,20 @@ async def test_the_wall_clock_of_one_page_does_not_run_on_into_the_next() -> Non
         assert pool.deaths == 0
 
 
+async def test_the_memory_of_the_agent_is_not_taken_for_that_of_its_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel's own figure for the peak of a process begins with that of the process which started it."""
+    monkeypatch.setattr(pool_module, "PEAK_KB_MAX", 250 * 1024)
+    ballast = b"x" * (300 << 20)
+    async with opened() as pool:
+        (pid,) = pool.pids
+        for _ in range(3):
+            parsed(await pool.parse(task("<p>x")))
+        assert (pool.pids, pool.retirements) == ([pid], 0)
+    assert ballast
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_to_all_processes_of_a_crawl_costs_no_page(number: signal.Signals) -> None:
     """Ctrl-C reaches the whole terminal, and a service manager that stops a crawl asks each of its processes."""

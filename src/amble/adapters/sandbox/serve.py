@@ -11,6 +11,7 @@ import gc
 import gzip
 import mmap
 import os
+import re
 import resource
 import signal
 import sys
@@ -31,6 +32,7 @@ from amble.formats.registry import Answer, Registry
 # Trees are freed by reference counts; what cycles leave behind is collected every so many pages.
 PAGES_PER_COLLECTION = 256
 
+_OWN_PEAK = re.compile(rb"\nVmHWM:\s*(\d+) kB")
 _WARM_UP_URL = "http://warm.up/"
 
 
@@ -73,6 +75,25 @@ class Channel:
             self._buffer = bytearray(64 * 1024)
 
 
+class Held:
+    """The most memory that this process has ever held. Made before the child is confined, for it opens a file.
+
+    The kernel's own figure of that begins with what the parent held, so it counts only where it has grown since.
+    """
+
+    def __init__(self) -> None:
+        self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        self._inherited_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def peak_kb(self) -> int:
+        """So far (KB)."""
+        peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if peak_kb > self._inherited_kb:
+            return peak_kb
+        own = _OWN_PEAK.search(os.pread(self._status, 4096, 0))
+        return int(own[1]) if own is not None else peak_kb
+
+
 class Reader:
     """The registry of readers under the clocks of one page."""
 
@@ -80,6 +101,7 @@ class Reader:
         self._cpu_s = setup.limits.cpu_s
         self._registry = Registry(setup.limits, setup.settings)
         self._memory = mmap.mmap(memory_descriptor, setup.shared_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._held = Held()
 
     @property
     def generation(self) -> int:
@@ -92,10 +114,12 @@ class Reader:
         try:
             return self._read(task)
         except MemoryError:
-            return Failed(task.number, "memory", "allocation refused", _peak_kb())
+            return Failed(task.number, "memory", "allocation refused", self._held.peak_kb())
         except Exception as error:
             # A fault in one reader is a fact about this page; the child itself is unharmed.
-            return Failed(task.number, "internal", f"{type(error).__name__}: {error}"[:300], _peak_kb())
+            return Failed(
+                task.number, "internal", f"{type(error).__name__}: {error}"[:300], self._held.peak_kb()
+            )
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -103,9 +127,9 @@ class Reader:
         body = self._memory[: task.body_bytes]
         reading = self._registry.read(Answer(task.url, task.kind, task.status, task.head, body, task.cut))
         if isinstance(reading, Undecodable):
-            return Failed(task.number, "decode", f"{reading.reason}: {reading.detail}", _peak_kb())
+            return Failed(task.number, "decode", f"{reading.reason}: {reading.detail}", self._held.peak_kb())
         main = None if reading.main is reading.text else reading.main
-        return Done(task.number, reading.manifest, reading.text, main, _peak_kb())
+        return Done(task.number, reading.manifest, reading.text, main, self._held.peak_kb())
 
     def warm_up(self) -> None:
         """Use every reader, decoder and codec once: what they open, they open now."""
@@ -137,10 +161,6 @@ def _warm_up_bodies() -> Iterator[tuple[bytes, bytes, bytes]]:
     yield b"br", b"text/html", brotli.compress(page)
     yield b"br", b"text/html", brotli.compress(page)[:-3]
     yield b"zstd", b"text/html", zstandard.compress(page)
-
-
-def _peak_kb() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def serve(socket_descriptor: int, memory_descriptor: int) -> None:
