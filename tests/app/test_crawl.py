@@ -49,11 +49,15 @@ class Site:
 
     answers: dict[str, bytes] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
+    tagged: set[str] = field(default_factory=set)  # paths that say 304 to whoever has a validator
 
     async def script(self, session: Session) -> None:
         while head := await session.request():
             path = head.split(b" ", 2)[1].decode()
             self.asked[path] += 1
+            if path in self.tagged and b"If-None-Match" in head:
+                await session.send(b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n')
+                continue
             await session.send(self.answers.get(path) or html(f"page {path}"))
 
 
@@ -158,6 +162,7 @@ def destroy(line: Line, *names: str) -> None:
     columns = {
         "body": "SELECT body_ref FROM url WHERE path = '/'",
         "manifest": "SELECT m.ref FROM manifest m JOIN url u ON u.id = m.url_id WHERE u.path = '/'",
+        "robots body": "SELECT body_ref FROM url WHERE kind = 1",
         "rules": "SELECT robots_rules FROM origin",
     }
     for name in names:
@@ -259,3 +264,20 @@ async def test_verify_takes_a_link_to_a_robots_txt_for_what_it_is(
     await lines.next_life()
     config = CrawlConfig(seeds=(f"{site[1]}/",), scope=ScopeChoice(kind=ScopeKind.ANY))
     assert list(keeping.verify(tmp_path, config)) == []
+
+
+async def test_rules_lost_with_the_body_they_stood_in_are_fetched_in_full(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    robots = site[0].answers["/robots.txt"]
+    site[0].answers["/robots.txt"] = robots.replace(b"Content-Type", b'ETag: "1"\r\nContent-Type')
+    site[0].tagged.add("/robots.txt")
+    line = await lines.next_life()
+    await home_complete(line, site[1])
+    destroy(line, "rules", "robots body")
+    line = await lines.next_life()
+    result = await run(line, f"{site[1]}/private")
+    assert result.reason is EndReason.FINISHED
+    assert line.states() == {"/": "complete", "/a": "complete", "/b": "complete", "/private": "excluded"}
+    assert site[0].asked["/robots.txt"] == 3
+    assert line.problems() == []

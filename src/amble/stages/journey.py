@@ -32,6 +32,7 @@ from amble.stages.parse import Extraction
 from amble.stages.store import Exchange, Recorder
 from amble.stages.work import Extracted, Source
 
+NOT_MODIFIED = 304
 # A robots hop may have to wait for the other origin's turn; longer than this and the try has failed.
 HOP_WAIT_S_MAX = 30.0
 
@@ -111,6 +112,9 @@ class Dispatch:
         stored = await self.recorder.store(lease, exchanges)
         fetched = stored.fetched
         category = trouble_of(last.reply, last_try=False)
+        if fetched.status == NOT_MODIFIED and not fetched.not_modified and lease.prior_body is not None:
+            # It speaks of a body that the archive has lost; the failed try lets go of it, and the next asks for all.
+            category = Category.PROTOCOL_ERROR
         if category is not None and self._gives_up(lease, category):
             category = trouble_of(last.reply, last_try=True)
         if category is not None:

@@ -26,11 +26,12 @@ from amble.domain.lifecycle import UrlEvent, UrlState, sources, target
 from amble.domain.priority import RETRY_CLASS, ROBOTS_CLASS
 
 _URL, _WORK = load("url"), load("work")
-_RECORD_BODY, _RECORD_OTHER, _RETRY, _GIVE_UP, _STRIKE, _PARSED, _COMPLETE = (
+_RECORD_BODY, _RECORD_OTHER, _FORGET_BODY, _RETRY, _GIVE_UP, _STRIKE, _PARSED, _COMPLETE = (
     _URL[name]
     for name in (
         "record_body",
         "record_other",
+        "forget_body",
         "retry",
         "give_up",
         "strike",
@@ -49,6 +50,8 @@ _ADD_FETCH, _ADD_BODY, _FIND_BODY, _ADD_MANIFEST, _OPEN_MANIFEST, _PUBLISH = (
         "publish",
     )
 )
+# Only a 304 whose body cannot be read is a failed try.
+_NOT_MODIFIED = 304
 _PAGE, _ROBOTS = int(UrlKind.PAGE), int(UrlKind.ROBOTS)
 _FETCH_FROM, _FETCHED = sources(UrlEvent.RECORD_FETCHED), target(UrlEvent.RECORD_FETCHED)
 _RETRY_FROM, _PENDING = sources(UrlEvent.RETRY), target(UrlEvent.RETRY)
@@ -143,6 +146,8 @@ class Recording:
             return Applied.STALE
         duration_ms = item.effect.duration_ms if item.effect else 0
         self._log(key, held, duration_ms, item.fetched, item.category, item.detail)
+        if item.fetched is not None and item.fetched.status == _NOT_MODIFIED:
+            books.execute(_FORGET_BODY, (key.url_id, key.token))
         origin = self._holding.release(key, held, item.effect)
         status = item.fetched.status if item.fetched else None
         texts = (status, item.category, item.detail, books.now)

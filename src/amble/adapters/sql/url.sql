@@ -59,6 +59,9 @@ UPDATE url SET state = :target, expires_at = ?3, slot_origin = NULL, slot_until 
   checks = checks + 1, etag = coalesce(?6, etag), last_modified = coalesce(?7, last_modified)
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
+-- forget_body: the last good body cannot be read any more: the next visit asks for all of it
+UPDATE url SET digest = NULL, body_ref = NULL, etag = NULL, last_modified = NULL WHERE id = ?1 AND token = ?2;
+
 -- retry [retry]: a failed try, to the retry lane
 UPDATE url SET state = :target, rq = ?3, due_at = ?4, tries = tries + 1, token = NULL, worker = NULL,
   expires_at = NULL, slot_origin = NULL, slot_until = NULL, status = coalesce(?5, status), reason = ?6, detail = ?7,
