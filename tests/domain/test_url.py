@@ -23,6 +23,7 @@ from amble.domain.url import (
     base_of,
     encode_query,
     host_of,
+    is_well_formed,
     origin_of,
     partition_of,
     site_of,
@@ -332,6 +333,7 @@ def test_any_text_has_an_answer_and_a_canonical_url_is_its_own_canonical_form(
         assert result.isascii()
         assert canonicalizer.canon(result, None) == result
         assert canonicalizer.canon(result, _base(BASE), "shift_jis") == result
+        assert is_well_formed(result)
 
 
 @settings(max_examples=120, deadline=None)
@@ -412,3 +414,21 @@ def test_a_site_has_one_partition_whatever_scheme_port_and_subdomain() -> None:
 def test_a_partition_never_changes_for_a_name() -> None:
     # Stored partition maps rely on it.
     assert partition_of("https://example.org", 1024) == 837
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", "http://", "http://a", "http:///x", "ftp://a/", "HTTP://a/", "http://A/", "http://a/ b", "http://a/\r\nX: y",
+     "http://a/\n", "http://a\r\n/", "http://a/#f", "http://u@a/", "http://a:/", "http://a:x/", "http://a:123456/", "http://a/ü",
+     "http://[::1/", "http://a%62/", "http://a?b", "http://a\\b/"],
+)  # fmt: skip
+def test_what_has_not_the_form_of_a_canonical_url_is_told(text: str) -> None:
+    assert not is_well_formed(text)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://a/", "https://a-b_c.example:8080/x?y={z}|", "http://[2001:db8::1]:81/", "http://1.2.3.4/%41"],
+)
+def test_what_has_the_form_of_a_canonical_url_is_told(url: str) -> None:
+    assert is_well_formed(url)

@@ -411,3 +411,11 @@ def test_urls_of_any_length_cannot_fill_the_memory() -> None:
     recent = RecentUrls(4)
     recent.put(f"{A}/{'x' * 16_000}", Reason.URL_TOO_LONG)
     assert len(recent) == 0
+
+
+async def test_links_that_no_reader_makes_are_rejected_and_the_others_admitted(gate: UrlGate) -> None:
+    """A parser child that a page has taken over says what it likes."""
+    lies = ["nonsense", "http://a", "http://a/\r\nX: y", "http://a:x/", "http://u@a/", "\0", f"{A}/#x"]
+    links = [Link(url, int(Edge.ANCHOR)) for url in [*lies, f"{A}/fine"]]
+    report = await gate.admit_links(links, parent=0, depth=0, hops=0, cursor=None)
+    assert list(report.verdicts) == [Verdict.ADMITTED]

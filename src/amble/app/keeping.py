@@ -18,12 +18,13 @@ from amble.app.layout import Folder
 from amble.app.reading import open_reports
 from amble.app.verify import Judge, check_captures
 from amble.domain.attempt import Edge, UrlKind
-from amble.domain.decision import Rejected
+from amble.domain.decision import Reason, Rejected
 from amble.domain.fetched import BodyRef
 from amble.domain.manifest import Link, RobotsRules
 from amble.domain.report import Capture
 from amble.domain.robots import RuleSet
 from amble.domain.traps import judge_distance, judge_shape
+from amble.domain.url import is_well_formed
 from amble.formats import manifest_json
 from amble.stages.admit import judge_robots_url
 from amble.stages.publish import Publisher
@@ -78,6 +79,8 @@ def _judge_of(config: CrawlConfig) -> Judge:
         redirect = link.edge == Edge.REDIRECT
         depth = capture.depth + (0 if redirect else 1)
         hops = capture.hops + 1 if redirect else 0
+        if not is_well_formed(url):
+            return Rejected(Reason.NOT_A_URL, "not canonical")
         return (
             scope.judge(url)
             or judge_robots_url(url, UrlKind.PAGE)

@@ -431,6 +431,14 @@ class Origin:
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+_SHAPE = re.compile(r"https?://(?:[!\"$&-.0-9;=_`a-z{}~]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?/[!\"$-~]*")
+
+
+def is_well_formed(url: str) -> bool:
+    """Whether `url` has the form of a canonical URL, so that its parts can be read. For what a parser child says."""
+    return _SHAPE.fullmatch(url) is not None
+
+
 def split(url: str) -> tuple[str, str]:
     """(origin key, path with query) of a canonical URL; the two join to the URL again."""
     slash = url.find("/", 8)

@@ -20,7 +20,7 @@ from amble.domain.priority import priority_of
 from amble.domain.robots import ROBOTS_PATH
 from amble.domain.scope import Scope
 from amble.domain.traps import judge_distance, judge_shape
-from amble.domain.url import Canonicalizer, split
+from amble.domain.url import Canonicalizer, is_well_formed, split
 from amble.ports import Frontier
 
 # About 230 bytes each (string and two dict slots), so some 50 MB when full.
@@ -247,6 +247,10 @@ class UrlGate:
         depth: int,
         hops: int,
     ) -> None:
+        if not is_well_formed(link.url):
+            # No reader of ours makes such a link: a child that a page has taken over may.
+            batch.reject(link.url, Rejected(Reason.NOT_A_URL, "not canonical"))
+            return
         rejected = self._judge_static(link.url, kind)
         if rejected is not None:
             if kind == UrlKind.PAGE:
