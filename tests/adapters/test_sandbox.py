@@ -260,6 +260,12 @@ LIES = {
     "another generation": "say('done', 1, manifest(extraction_generation=1), b'', None, 1)",
     "text it does not own up to": "say('done', 1, manifest(), b'text', None, 1)",
     "too much text": "say('done', 1, manifest(text_bytes=5000000, main_bytes=5000000), b'x' * 5000000, None, 1)",
+    "a link of no kind": "say('done', 1, manifest(links=[['http://a/', 999]]), b'', None, 1)",
+    "too long a title": "say('done', 1, manifest(title='x' * 5000), b'', None, 1)",
+    "too large a number": "say('done', 1, manifest(directives=1 << 62), b'', None, 1)",
+    "a number below zero": "say('done', 1, manifest(fingerprint=-1), b'', None, 1)",
+    "a delay that is no time": "say('done', 1, manifest(robots=[[], float('nan')]), b'', None, 1)",
+    "a delay without end": "say('done', 1, manifest(robots=[[], float('inf')]), b'', None, 1)",
     "too many links": "say('done', 1, manifest(links=[['http://a/', 1]] * 50001), b'', None, 1)",
 }
 

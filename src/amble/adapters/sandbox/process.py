@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import mmap
 import os
 import signal
@@ -30,6 +31,7 @@ from amble.adapters.sandbox.wire import (
     Setup,
     Task,
 )
+from amble.domain.attempt import Edge
 from amble.domain.manifest import ParseManifest
 from amble.domain.policy import ParseLimits
 from amble.formats.extraction import LISTED_URLS_MAX
@@ -54,6 +56,8 @@ _ENVIRONMENT: Final = {
     "MALLOC_ARENA_MAX": "1",
 }
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONHOME")
+
+_EDGES: Final = frozenset(map(int, Edge))
 
 Outcome = Parsed | ParseFailure
 
@@ -294,6 +298,16 @@ class ParserProcess:
             return "text of another length than the manifest says"
         if len(manifest.links) > max(limits.links_max, LISTED_URLS_MAX):
             return "more links than the limit"
+        if not _EDGES.issuperset([link.edge for link in manifest.links]):
+            return "a link of a kind that there is not"
+        if len(manifest.title) > limits.title_chars_max:
+            return "a longer title than the limit"
+        # They go into columns of 64 bits, and the delay into a calculation of time.
+        if not (0 <= manifest.directives < 1 << 31 and 0 <= manifest.fingerprint < 1 << 64):
+            return "a number beyond its bounds"
+        delay_s = manifest.robots.crawl_delay_s if manifest.robots is not None else None
+        if delay_s is not None and not 0 <= delay_s < math.inf:
+            return "a Crawl-delay that is no time"
         return ""
 
     def _garbage(self, detail: str) -> None:
