@@ -336,6 +336,19 @@ async def test_a_robots_txt_that_cannot_be_read_to_its_end_opens_nothing(
     assert line.problems() == []
 
 
+@pytest.mark.parametrize("delay", ["1e308", "1e300", "1e20", "99999999999999999999"])
+async def test_a_crawl_delay_beyond_all_bounds_counts_as_the_longest(
+    site: tuple[Site, str], lines: Lines, delay: str
+) -> None:
+    site[0].answers["/robots.txt"] = reply("200 OK", f"User-agent: *\nCrawl-delay: {delay}\n".encode())
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/a")
+    for _ in range(2):
+        await line.run()
+        line.time.now_ms += 300_000
+    assert line.states() == {"/a": "complete"}
+
+
 async def test_rules_come_from_where_robots_txt_was_moved_to(site: tuple[Site, str], lines: Lines) -> None:
     site[0].answers["/robots.txt"] = reply("301 Moved", b"", "Location: /rules")
     site[0].answers["/rules"] = ROBOTS
