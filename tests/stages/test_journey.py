@@ -573,3 +573,39 @@ async def test_with_the_budget_spent_the_scheduler_waits_for_a_page_to_end(
                 await line.scheduler.wait()
         line.scheduler.kick()
         await line.scheduler.wait()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 999 Odd\r\nContent-Length: 1\r\n\r\nx",
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+        b"HTTP/1.1 206 Partial\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<p>words<",
+        b"HTTP/1.1 205 Reset\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 304 Unasked\r\n\r\n",
+        b"HTTP/1.1 301 Moved\r\nContent-Length: 0\r\nLocation: http://" + b"a" * 30_000 + b"/\r\n\r\n",
+        b"HTTP/1.1 302 Moved\r\nContent-Length: 0\r\nLocation: http://\xff\xfe\x00\xed\xa0\x80/\r\n\r\n",
+        reply("200 OK", b"", "Content-Type: text/html"),
+        reply("200 OK", b"<p>words", "Content-Type: " + "x" * 30_000, 'ETag: "' + "e" * 30_000 + '"'),
+        reply("200 OK", b"<p>words", "Content-Type: text/html").replace(
+            b"text/html", b"text/html\x00; \xed\xa0\x80"
+        ),
+        reply("200 OK", "<title>\x00\ud800</title><p>\udfff words".encode("utf-8", "surrogatepass")),
+        reply("200 OK", b"<link rel=canonical href='http://x/" + b"c" * 100_000 + b"'><p>words"),
+        reply("503 No", b"", "Retry-After: 99999999999999999999999999"),
+        reply("429 No", b"", "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"),
+        reply("200 OK", b"<p>words", "Retry-After: 999999999999"),
+    ],
+)
+async def test_an_odd_answer_costs_nobody_but_itself(
+    site: tuple[Site, str], lines: Lines, answer: bytes
+) -> None:
+    site[0].answers["/odd"] = answer
+    line = await lines.next_life()
+    await line.seed(f"{site[1]}/odd", f"{site[1]}/even")
+    for _ in range(8):
+        await line.run()
+        line.time.now_ms += 86_400_000
+    assert line.states()["/even"] == "complete"
+    assert line.states()["/odd"] in ("complete", "failed")
+    assert line.problems() == []
