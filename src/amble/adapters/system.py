@@ -5,11 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import time
 from collections import Counter
 from datetime import UTC, datetime
 
 import msgspec
+
+# Frontier, archive, parser children, name server and log of one crawl, with room.
+FILES_RESERVED = 160
+
+
+def room_for(connections: int, concurrency: int) -> tuple[int, int]:
+    """How many connections and how many requests at once the open files of this process allow, at most as many as asked.
+
+    The soft limit is raised as far as the hard one lets it be: many systems start with 1,024. Of the files that are not
+    spoken for, two thirds are for connections, and one for the large bodies of requests under way.
+    """
+    wanted = FILES_RESERVED + max(connections * 3 // 2 + 1, concurrency * 3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < 0:
+        return connections, concurrency
+    room = max(24, soft - FILES_RESERVED)
+    return min(connections, room * 2 // 3), min(concurrency, room // 3)
 
 
 class SystemClock:

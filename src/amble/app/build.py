@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from amble.adapters.sql.lock import Busy, FolderLock, acquire
 from amble.adapters.sql.process import StoreProcess
 from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.sql.settings import StoreSettings
-from amble.adapters.system import EventLog, SystemClock, SystemEntropy
+from amble.adapters.system import EventLog, SystemClock, SystemEntropy, room_for
 from amble.app.config import CrawlConfig, scope_of
 from amble.app.crawl import Crawl, Parts
 from amble.app.layout import Folder
@@ -65,9 +65,17 @@ async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
     folder = Folder(root=root)
     folder.make()
     async with contextlib.AsyncExitStack() as stack:
-        opened = await _open(config, folder, stack)
+        opened = await _open(_within_open_files(config), folder, stack)
         # From here on the crawl closes what was opened.
         return Crawl(opened(stack.pop_all()))
+
+
+def _within_open_files(config: CrawlConfig) -> CrawlConfig:
+    """What was asked for, as far as this process may have files open: beyond that, pages would fail for nothing."""
+    fetch = config.policy.fetch
+    connections, concurrency = room_for(fetch.connections_max, config.concurrency)
+    policy = replace(config.policy, fetch=replace(fetch, connections_max=connections))
+    return replace(config, policy=policy, concurrency=concurrency)
 
 
 Wire = Callable[[contextlib.AsyncExitStack], Parts]
