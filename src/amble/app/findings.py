@@ -31,3 +31,4 @@ class ExportResult:
     documents: int
     position: int
     target: str
+    skipped: tuple[str, ...] = ()  # documents whose records are damaged, each with its reason

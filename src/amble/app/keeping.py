@@ -42,7 +42,7 @@ def read_robots_rules(root: Path, ref: BodyRef) -> RuleSet:
 def export_jsonl(root: Path, target: Path | None) -> ExportResult:
     """Write every document that `target` does not hold yet; None: all of them to standard output.
 
-    Raises SinkUnavailable, SinkBroken, ArchiveBroken.
+    A document whose records are damaged is left out and told. Raises SinkUnavailable, SinkBroken.
     """
     with ExitStack() as held:
         reports = held.enter_context(open_reports(root))
@@ -54,7 +54,10 @@ def export_jsonl(root: Path, target: Path | None) -> ExportResult:
         publisher = Publisher(publications=reports, records=reader, sink=sink)
         written = publisher.run()
         return ExportResult(
-            documents=written, position=sink.position(), target=str(target) if target else "-"
+            documents=written,
+            position=sink.position(),
+            target=str(target) if target else "-",
+            skipped=tuple(publisher.skipped),
         )
 
 

@@ -33,6 +33,7 @@ def export(
     from amble.app import keeping
     from amble.domain.errors import ConfigErrors
     from amble.faces import output, text
+    from amble.faces.exits import ExitCode
 
     if to not in TARGETS:
         raise ConfigErrors([f"--to {to!r} is not accepted: give one of {', '.join(TARGETS)}"])
@@ -50,7 +51,9 @@ def export(
         output.write_json(result)
     elif not as_json:
         output.note(told)
-    return 0
+    for damaged in result.skipped:
+        output.note(f"left out, damaged: {text.safe(damaged)}")
+    return int(ExitCode.FOUND) if result.skipped else 0
 
 
 def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:

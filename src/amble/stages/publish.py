@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -58,13 +58,19 @@ class Publisher:
     records: Records
     sink: DocumentSink
     written: int = 0
+    skipped: list[str] = field(default_factory=list)
+    _seen: int = 0
 
     def once(self) -> int:
-        """One batch; how many publications were looked at."""
-        lines = self.publications.publications(after=self.sink.position(), limit=BATCH)
+        """One batch; how many publications were looked at.
+
+        A document whose records the archive has lost is left out and told in `skipped`: one damaged record must not
+        keep all that follow from being published.
+        """
+        lines = self.publications.publications(after=max(self._seen, self.sink.position()), limit=BATCH)
         if lines:
             self.sink.write(self._documents(lines))
-            self.written += len(lines)
+            self._seen = lines[-1].seq
         return len(lines)
 
     def run(self) -> int:
@@ -75,7 +81,13 @@ class Publisher:
 
     def _documents(self, lines: Sequence[PublicationLine]) -> Iterator[tuple[int, Document]]:
         for line in lines:
-            yield line.seq, self.document(line)
+            try:
+                document = self.document(line)
+            except ArchiveBroken as broken:
+                self.skipped.append(f"{line.url}: {broken}")
+                continue
+            self.written += 1
+            yield line.seq, document
 
     def document(self, line: PublicationLine) -> Document:
         """One document from its records. Raises ArchiveBroken when one of them is gone."""
