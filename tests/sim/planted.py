@@ -148,6 +148,7 @@ MISTAKES = (
         "a start does not ask whether the robots decision is still the one it was granted under",
         "no policy, no page",
         in_source(gatekeeping.Gatekeeping, "_refusal", "ask.robots_version >= 0 and", "False and"),
+        profile="hostile",
     ),
     mistake(
         "a document is published twice",
@@ -257,6 +258,18 @@ MISTAKES = (
         ),
     ),
     mistake(
+        "a new life counts the next start from a reservation whose request may have begun just before",
+        "spacing",
+        in_source(
+            gatekeeping.Gatekeeping,
+            "requeue_leased",
+            "self._space_from_latest(slot_origin, started_at, slot_until)",
+            "pass",
+        ),
+        profile="hostile",
+        seed=19,
+    ),
+    mistake(
         "bytes are taken for a copy of whatever was stored last",
         "dedup keeps provenance | one publication",
         in_source(
@@ -278,7 +291,7 @@ MISTAKES = (
     ),
     mistake(
         "stopping forgets to give leases back",
-        "everything ends | nothing lost",
+        "an orderly end",
         in_source(
             journey.Dispatch,
             "run",

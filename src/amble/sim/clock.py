@@ -13,7 +13,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 # A seed that needs more steps than this goes round in circles.
 STEPS_MAX = 3_000_000
@@ -42,7 +42,7 @@ class Actor:
         # The actor dies instead of taking its step of this number.
         self.dies_at: int | None = None
         self.held: deque[asyncio.Handle] = deque()
-        self.tasks: dict[VirtualTask[Any], None] = {}
+        self.tasks: dict[VirtualTask, None] = {}
         self.on_death: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
@@ -70,14 +70,16 @@ class VirtualTask(asyncio.Task[Any]):
         return self is other
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
-    """One seed's event loop. `at_step` is called before each step with the actor whose step it is."""
+class VirtualLoop:
+    """One seed's event loop: as much of asyncio.AbstractEventLoop as coroutines, tasks, timers and locks ask for."""
 
     def __init__(self, *, steps_max: int = STEPS_MAX) -> None:
         self._now_s = 0.0
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
+        # What tasks, futures and handles are told to be their loop.
+        self._self = cast(asyncio.AbstractEventLoop, self)
         self._steps_max = steps_max
         self._running = False
         self._closed = False
@@ -104,9 +106,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._self)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self,
         coro: Coroutine[Any, Any, Any],
         *,
@@ -118,23 +120,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         # The number must exist before the task registers itself in a set.
         task = VirtualTask.__new__(VirtualTask)
         task._number = self._number()
-        task.__init__(coro, loop=self, name=name or f"task-{task._number}", context=context)  # type: ignore[misc]
+        task.__init__(coro, loop=self._self, name=name or f"task-{task._number}", context=context)  # type: ignore[misc]
         actor = context.get(_ACTOR, _NOBODY) if context is not None else _ACTOR.get()
         actor.tasks[task] = None
         task.add_done_callback(_Forget(actor))
         return task
 
-    def call_soon(  # type: ignore[override]
+    def call_soon(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """Run after everything that is ready already."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self._self, context)
         self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
-    def call_later(  # type: ignore[override]
+    def call_later(
         self,
         delay: float,
         callback: Callable[..., Any],
@@ -144,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Run `delay` seconds from now."""
         return self.call_at(self._now_s + max(0.0, delay), callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(
         self,
         when: float,
         callback: Callable[..., Any],
@@ -152,7 +154,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run at `when`; timers of one moment run in the order in which they were set."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = asyncio.TimerHandle(when, callback, args, self._self, context)
         heapq.heappush(self._timers, (when, self._number(), timer))
         return timer
 
@@ -174,7 +176,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
         """Run `main` to its end. Raises Deadlock, OutOfSteps, and what `main` raises."""
-        asyncio.events._set_running_loop(self)
+        asyncio.events._set_running_loop(self._self)
         self._running = True
         try:
             task = self.create_task(main, name="main")
@@ -189,7 +191,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not self._ready:
             self._jump()
         handle = self._ready.popleft()
-        if handle._cancelled:  # type: ignore[attr-defined]
+        if handle._cancelled:
             return
         actor = handle._context.get(_ACTOR, _NOBODY)  # type: ignore[attr-defined]
         if not actor.alive:
@@ -209,7 +211,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _jump(self) -> None:
         """To the next timer that still counts, and to all of the same moment."""
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
             raise Deadlock("nothing is ready and nothing is timed")
@@ -243,6 +245,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         actor.held.clear()
         for task in list(actor.tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            if task.done():
+                # Nobody is left who could ask how it ended.
+                task._log_traceback = False
             _close(task.get_coro())
         actor.tasks.clear()
         token = _ACTOR.set(_NOBODY)

@@ -107,8 +107,15 @@ class StoreHost:
 
     async def drained(self) -> None:
         """Wait until everything that was received is durable."""
-        while self.alive and (self._queue or self._sent):
-            await asyncio.sleep(0.01)
+        await self.until(lambda: not (self._queue or self._sent))
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait for something, or for the end of this process."""
+        loop = self._around.loop
+        while self.alive and not done():
+            turn = loop.create_future()
+            loop.call_later(0.01, turn.set_result, None)
+            await turn
 
     def status(self) -> Status | None:
         """What `amble status` would say."""
@@ -275,5 +282,4 @@ class SimFrontier(FrontierCalls):
 
     async def close(self) -> None:
         """See ports.Frontier.close."""
-        while self.open_calls and self.host.alive:
-            await asyncio.sleep(0.01)
+        await self.host.until(lambda: not self.open_calls)

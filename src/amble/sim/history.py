@@ -31,12 +31,14 @@ class Request:
 class RobotsAnswer:
     """What an origin's robots.txt amounted to at the end of one attempt, by the web's own knowledge.
 
-    `disallow` None: the answer says nothing usable (5xx, 429, a failure); () means everything is allowed.
+    `disallow` None: the answer says nothing usable (5xx, 429, a failure); () means everything is allowed. `ruled`: a file
+    was read, which may serve on while no other can be had; a 4xx may not.
     """
 
     at_s: float
     disallow: tuple[str, ...] | None
     delay_s: float
+    ruled: bool
 
 
 @dataclass(frozen=True, slots=True)

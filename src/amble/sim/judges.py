@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from itertools import pairwise
 from typing import Any
 
 from amble.domain.attempt import UrlKind
@@ -21,7 +22,7 @@ from amble.formats import warc
 from amble.sim.agent import POLICY
 from amble.sim.archive import Disk
 from amble.sim.clock import Actor
-from amble.sim.history import History, Request
+from amble.sim.history import History, Request, RobotsAnswer
 from amble.sim.world import Kind, World
 
 SPACING_MS = POLICY.origin.spacing_ms
@@ -31,6 +32,9 @@ JITTER_S = 0.02
 # A change of an origin's settings reaches a lease that was already out only with the next one.
 SETTLING_S = 260.0
 URLS_PER_ORIGIN = 40
+# From the end of an answer to the commit of what it means.
+COMMIT_S = 300.0
+_NOTHING = RobotsAnswer(0.0, (), 0.0, ruled=False)
 
 _MUTATIONS: dict[str, tuple[UrlEvent, UrlState]] = {
     "GiveBack": (UrlEvent.PUT_BACK, UrlState.LEASED),
@@ -76,7 +80,7 @@ class OriginWatch:
     def loosest(self, settings: list[tuple[float, int]], now_s: float, choose: Callable[..., int]) -> int:
         """The mildest value that may still be in force somewhere."""
         values = [settings[-1][1]]
-        for (_, value), (until_s, _) in zip(settings, settings[1:], strict=False):
+        for (_, value), (until_s, _) in pairwise(settings):
             if until_s > now_s - SETTLING_S:
                 values.append(value)
         return choose(values)
@@ -98,6 +102,7 @@ class Watch:
         self._tokens: set[bytes] = set()
         self._tries: dict[int, tuple[int, int]] = {}
         self.requeued = 0
+        self.on_lease: Callable[[str], None] = lambda _: None
         self.failures: dict[str, int] = defaultdict(int)
         self.fetches: dict[str, int] = defaultdict(int)
 
@@ -184,7 +189,7 @@ class Watch:
                 "no policy, no page", f"{request.url} against {told} (decided at {committed_s:.1f} s)"
             )
 
-    def _answers_in_force(self, key: str, origin: OriginWatch, at_s: float) -> list[Any]:
+    def _answers_in_force(self, key: str, origin: OriginWatch, at_s: float) -> list[RobotsAnswer]:
         """The robots answer behind the decision in force; a failure lets an older good copy serve."""
         committed_s = max((when for when, _ in origin.decisions if when <= at_s), default=None)
         if committed_s is None:
@@ -194,11 +199,10 @@ class Watch:
             return []
         if answers[-1].disallow is not None:
             return [answers[-1]]
-        # Trouble: what was last known serves for a while.
-        good = [answer for answer in answers if answer.disallow is not None and not answer.disallow == ()]
-        good = good or [answer for answer in answers if answer.disallow is not None]
+        # Trouble: the file that was read last serves on for a while, unless the site has said meanwhile that there is none.
+        last = next(answer for answer in reversed((_NOTHING, *answers)) if answer.disallow is not None)
         age_s = POLICY.robots.stale_while_unreachable_ms / 1000
-        return [answer for answer in good[-1:] if at_s - answer.at_s <= age_s + 30.0]
+        return [last] if last.ruled and at_s - last.at_s <= age_s + COMMIT_S else []
 
     @staticmethod
     def _is_robots(request: Request) -> bool:
@@ -266,6 +270,7 @@ class Watch:
                 )
             self._hold(lease, UrlState.LEASED)
             self._history.reached["transition.lease"] += 1
+            self.on_lease(lease.origin)
         return ", ".join(f"{lease.url} #{lease.key.attempt}" for lease in reply.leases)
 
     def _judge_tries(self, lease: Any) -> None:
@@ -322,19 +327,18 @@ class Watch:
     def _mutation(self, name: str, value: Any, reply: int) -> str:
         key, (event, state) = value.key, _MUTATIONS[name]
         holder = self.holders.get(key.url_id)
-        rightful = (
-            holder is not None
-            and (holder.attempt, holder.token) == (key.attempt, key.token)
-            and holder.state == state
-        )
+        if holder is not None and not (holder.attempt == key.attempt and holder.token == key.token):
+            holder = None
+        if holder is not None and holder.state != state:
+            holder = None
         if reply != Applied.APPLIED:
             self._history.reached["stale"] += 1
-            if rightful:
+            if holder is not None:
                 self._history.violate(
                     "nothing lost", f"{name} of the holder of {holder.url} was refused as stale"
-                )  # type: ignore[union-attr]
+                )
             return "STALE"
-        if not rightful or holder is None:
+        if holder is None:
             self._history.violate(
                 "stale is harmless", f"{name} was applied for url {key.url_id} without authority"
             )
@@ -510,12 +514,14 @@ class Left:
         state, kind = UrlState(row[1]), row[2]
         if kind == UrlKind.ROBOTS:
             return
-        complaint = {
+        judges: dict[UrlState, Callable[[str, Row], str]] = {
             UrlState.COMPLETE: self._complete,
             UrlState.FAILED: self._failed,
             UrlState.EXCLUDED: self._excluded,
             UrlState.PENDING: self._pending,
-        }.get(state, lambda *_: "nothing moves it on")(url, row)
+        }
+        judge = judges.get(state)
+        complaint = judge(url, row) if judge else "nothing moves it on"
         if complaint:
             self.history.violate("nothing lost", f"{url} is {state.name}: {complaint}")
 
@@ -534,7 +540,7 @@ class Left:
             return ""
         tries = (
             1
-            if row[3] in ("refused_destination",)
+            if row[3] == "refused_destination"
             else 2
             if row[3] == "dns_not_found"
             else POLICY.retry.tries_max
@@ -601,15 +607,3 @@ class Left:
         ):
             return False
         return not (page.kind is Kind.CANONICAL and page.target != url)
-
-    def tables(self, problems: list[str]) -> None:
-        """What `amble verify` says."""
-        for problem in problems:
-            self.history.violate("tables agree", problem)
-
-    def references(self) -> Iterator[str]:
-        """Every reference in the tables leads to a record."""
-        for (packed,) in self.rows(
-            "SELECT body_ref FROM url WHERE body_ref IS NOT NULL UNION SELECT ref FROM manifest"
-        ):
-            yield packed.hex()

@@ -12,7 +12,6 @@ from typing import Any
 
 from amble.adapters.sql.settings import StoreSettings
 from amble.app.progress import EndReason
-from amble.domain.attempt import UrlKind
 from amble.domain.frontier import OriginOrder, RequeueOrder
 from amble.domain.lifecycle import UrlState
 from amble.sim.agent import IN_FLIGHT_S_MAX, POLICY, Agent, Ending, Place
@@ -23,7 +22,7 @@ from amble.sim.frontier import SimFrontier, StoreHost, Surroundings
 from amble.sim.history import History, Violation
 from amble.sim.judges import URLS_PER_ORIGIN, Left, Watch
 from amble.sim.parsers import Children
-from amble.sim.world import _FORBIDDEN, Nature, World
+from amble.sim.world import FORBIDDEN, Nature, World
 
 # After the storm everything must be over within this much virtual time and this many lives.
 CALM_S_MAX = 20_000.0
@@ -140,7 +139,8 @@ class Seed:
         self._moments = list(self.weather.moments)
 
     def _in_flight(self) -> dict[int, int]:
-        return dict(self.host.rows("SELECT id, state FROM url WHERE state IN (1, 2, 3)"))  # type: ignore[arg-type]
+        rows = self.host.rows("SELECT id, state FROM url WHERE state IN (1, 2, 3)")
+        return {int(url_id): int(state) for url_id, state in rows}
 
     def _put_away(self) -> None:
         for agent in (self._agent, self._old):
@@ -220,6 +220,7 @@ class Seed:
                 continue
             await self.host.drained()
             self._check_tables()
+            self._check_order(ending)
             return ending
 
     async def _ended(self, agent: Agent) -> Ending:
@@ -281,6 +282,16 @@ class Seed:
         if self.host.alive:
             for problem in self.host.problems():
                 self.history.violate("tables agree", problem)
+
+    def _check_order(self, ending: Ending) -> None:
+        """A life that ends in good order has given everything back."""
+        orderly = (EndReason.STOPPED, EndReason.FINISHED, EndReason.WAITING)
+        if (
+            ending.reason in orderly
+            and self.host.alive
+            and self.host.rows("SELECT 1 FROM url WHERE state = 1 LIMIT 1")
+        ):
+            self.history.violate("an orderly end", f"{ending.reason}, and leases are still out")
 
     async def _judge(self) -> None:
         if self.weather.storming:
@@ -368,12 +379,24 @@ class Seed:
 
     async def _operator_pause(self, dice: Dice) -> None:
         origin = dice.one_of(tuple(self.world.sites))
-        if not self.host.alive:
+        if dice.chance(0.5):
+            origin = await self._next_leased(origin)
+        if not self.host.alive or not self.weather.storming:
             return
         self.weather.note(Fault.OPERATOR_PAUSE)
         await self._order(OriginOrder(origin, "operator", "complaint", paused=True))
         await asyncio.sleep(dice.longtail(1.0, 120.0))
         await self._order(OriginOrder(origin, "operator", "settled", paused=False))
+
+    async def _next_leased(self, otherwise: str) -> str:
+        """The origin of the next lease, in the moment it is given: the pause then meets a lease that is out."""
+        caught: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.watch.on_lease = lambda origin: None if caught.done() else caught.set_result(origin)
+        try:
+            async with asyncio.timeout(30.0):
+                return await caught
+        except TimeoutError:
+            return otherwise
 
     async def _operator_spacing(self, dice: Dice) -> None:
         origin = dice.one_of(tuple(self.world.sites))
@@ -417,7 +440,7 @@ class Seed:
         await self._dns(Fault.DNS_DIES, dice, "missing")
 
     async def _dns_rebinds(self, dice: Dice) -> None:
-        await self._dns(Fault.DNS_REBINDS, dice, dice.one_of(_FORBIDDEN))
+        await self._dns(Fault.DNS_REBINDS, dice, dice.one_of(FORBIDDEN))
 
     async def _dns(self, fault: Fault, dice: Dice, state: str) -> None:
         site = dice.one_of(tuple(self.world.sites.values()))
@@ -440,4 +463,3 @@ class Seed:
 
 
 _NO_WEATHER = Profile(name="none", origins=(1, 1), pages=(1, 1), storm_s=0.0)
-_ = UrlKind

@@ -24,7 +24,7 @@ PAGES_PER_SITE_MAX = 24
 # The paths under which a site never ends: a calendar of days and a chain of redirects.
 DAY, HOP = "/day/", "/hop/"
 POISON = b"<!-- poison -->"
-_FORBIDDEN = ("10.0.0.7", "127.0.0.1", "169.254.169.254", "192.168.1.1", "::1", "fd00::1")
+FORBIDDEN = ("10.0.0.7", "127.0.0.1", "169.254.169.254", "192.168.1.1", "::1", "fd00::1")
 _WORDS = ["river", "stone", "lamp", "window", "harvest", "copper", "letter", "garden", "bridge", "winter", "paper", "engine", "island", "morning", "basket", "silver", "valley", "thunder", "carpet", "orchard"]  # fmt: skip
 
 
@@ -127,7 +127,6 @@ class Site:
     pages: dict[str, Page] = field(default_factory=dict)
     endless: bool = False
     rules_at: str = ""  # path at which the rules lie when robots.txt redirects to another site
-    rules_for: str = ""  # origin whose redirected rules this site serves
     # Name server's answer for the host: "" as it should be, else "missing" or a forbidden address.
     dns: str = ""
 
@@ -445,12 +444,12 @@ class World:
         if answer is not None and answer.status in (301, 302) and not circle:
             return
         disallow: tuple[str, ...] | None = None
-        delay_s = 0.0
+        delay_s, ruled = 0.0, False
         if answer is not None and 200 <= answer.status < 300:
-            disallow, delay_s = answer.disallow, answer.delay_s
+            disallow, delay_s, ruled = answer.disallow, answer.delay_s, True
         elif answer is not None and 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
             disallow = ()
-        self.history.robots[owner].append(RobotsAnswer(self._loop.time(), disallow, delay_s))
+        self.history.robots[owner].append(RobotsAnswer(self._loop.time(), disallow, delay_s, ruled))
 
     def change_robots(self, site: Site, dice: Dice) -> None:
         """The rules of a site are others from now on."""

@@ -23,6 +23,8 @@ _RESERVE, _PUT_BACK, _EXCLUDE, _LAPSED, _EXPIRE = (
 )
 _LEASED: Final = int(UrlState.LEASED)
 _PAGE, _ROBOTS = int(UrlKind.PAGE), int(UrlKind.ROBOTS)
+# A row of `lapsed` or `leased`: id, kind, and of its slot the origin, the start and the end.
+LeasedRow = tuple[int, int, int | None, int | None, int | None]
 _PUT_BACK_FROM, _EXCLUDE_FROM = sources(UrlEvent.PUT_BACK), sources(UrlEvent.EXCLUDE)
 
 
@@ -179,10 +181,19 @@ class Gatekeeping:
         self.requeue_leased(rows)
         return len(rows)
 
-    def requeue_leased(self, rows: list[tuple[int, int | None, int]]) -> None:
-        """LEASED rows (id, slot origin, kind) go back to the queue, due at once; their slots are free."""
+    def _space_from_latest(self, slot_origin: int, started_at: int, slot_until: int) -> None:
+        """Nobody can say when the request of a lost holder really began: perhaps just now, long after its grant."""
+        origin = self._books.ledger.by_id(slot_origin)
+        delay_ms = max(0, origin.next_start - started_at)
+        origin.next_start = max(origin.next_start, min(self._books.now, slot_until) + delay_ms)
+        self._books.ledger.changed(origin)
+
+    def requeue_leased(self, rows: list[LeasedRow]) -> None:
+        """LEASED rows go back to the queue, due at once; their slots are free."""
         books = self._books
-        for url_id, slot_origin, kind in rows:
+        for url_id, kind, slot_origin, started_at, slot_until in rows:
+            if slot_origin is not None and started_at is not None and slot_until is not None:
+                self._space_from_latest(slot_origin, started_at, slot_until)
             books.execute(_EXPIRE, (url_id, books.now))
             books.queued(url_id >> SLOT_BITS, 1)
             held = Held(_LEASED, b"", 0, kind, slot_origin, None, 0, 0, 0, None)

@@ -86,11 +86,11 @@ UPDATE url SET state = :target, rq = ?3, due_at = ?4, token = NULL, worker = NUL
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
 -- lapsed: leases whose deadline has passed
-SELECT id, slot_origin, kind FROM url INDEXED BY url_flight
+SELECT id, kind, slot_origin, started_at, slot_until FROM url INDEXED BY url_flight
 WHERE token IS NOT NULL AND state = 1 AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2;
 
 -- leased: the leases that an earlier life left behind
-SELECT id, slot_origin, kind FROM url INDEXED BY url_flight WHERE token IS NOT NULL AND state = 1;
+SELECT id, kind, slot_origin, started_at, slot_until FROM url INDEXED BY url_flight WHERE token IS NOT NULL AND state = 1;
 
 -- expire [expire]: a lapsed lease goes back to the queue; the attempt keeps its number, no try is counted
 UPDATE url SET state = :target, rq = priority, due_at = ?2, token = NULL, worker = NULL, expires_at = NULL,
