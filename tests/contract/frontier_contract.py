@@ -542,6 +542,19 @@ class ReserveContract:
             (B, 0, START + DELAY),
         ]
 
+    @pytest.mark.parametrize("place", [A, B])
+    async def test_a_hop_counts_the_next_start_from_when_the_last_request_began(
+        self, rig: Rig, place: str
+    ) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        lease = await rig.start(await rig.lease_one())
+        rig.now += 2 * DELAY
+        reply = await rig.reserve(lease, origin=place, since_start_ms=100)
+        expected = ReserveOutcome.NOT_YET if place == A else ReserveOutcome.GRANTED
+        assert reply.outcome == expected
+        assert rig.rows("SELECT next_start FROM origin WHERE key = ?", A) == [(rig.now - 100 + DELAY,)]
+
     async def test_an_origin_known_by_a_hop_gets_its_robots_with_its_first_page(self, rig: Rig) -> None:
         await rig.take_over()
         await rig.admit(page("/x"))
@@ -986,6 +999,15 @@ class TakeoverContract:
         await rig.take_over()
         await rig.ready(page("/x"))
         await rig.next_page()
+        await rig.crash()
+        reply = await rig.lease()
+        assert (reply.leases, reply.next_wake_ms) == ([], rig.now + DELAY)
+
+    async def test_a_start_granted_long_before_the_crash_may_have_happened_just_now(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.next_page()
+        rig.now += 5 * DELAY
         await rig.crash()
         reply = await rig.lease()
         assert (reply.leases, reply.next_wake_ms) == ([], rig.now + DELAY)
