@@ -32,8 +32,9 @@ else
 	@$(VENV)/bin/amble crawl $(foreach url,$(URL),$(call quoted,$(url))) $(ARGS)
 endif
 
+# Most tests wait more than they compute, so there are more workers than cores; a file stays with one worker.
 test: $(STAMP)
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n 4 --dist loadfile
 
 check: $(STAMP)
 	$(VENV)/bin/ruff format --check src tests bench tools
