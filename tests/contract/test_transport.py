@@ -333,7 +333,7 @@ async def test_a_body_that_cannot_be_kept_is_our_failure(tmp_path: Path) -> None
     transport = Http1Transport(FetchLimits(memory_body_bytes_max=10), AGENT, tmp_path / "file" / "spool")
     async with RawServer(once(respond(b"x" * 1000))) as server:
         failure = await failed(transport, server.permit())
-    assert failure.category is Category.INTERNAL
+    assert failure.category is Category.LOCAL_LIMIT
     assert "kept" in failure.detail
     assert transport.open_connections == 0
     await transport.close()

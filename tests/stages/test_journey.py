@@ -609,3 +609,21 @@ async def test_an_odd_answer_costs_nobody_but_itself(
     assert line.states()["/even"] == "complete"
     assert line.states()["/odd"] in ("complete", "failed")
     assert line.problems() == []
+
+
+async def test_a_body_that_this_machine_cannot_keep_costs_no_try(
+    site: tuple[Site, str], lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site[0].answers["/large"] = reply("200 OK", b"x" * 3_000_000, "Content-Type: text/plain")
+    line = await lines.next_life()
+    in_the_way = lines.folder / "a-file-in-the-way"
+    in_the_way.write_bytes(b"")
+    monkeypatch.setattr(line.fetcher.transport, "_spool_dir", in_the_way)
+    await line.seed(f"{site[1]}/large")
+    await line.run(turns=4)
+    assert line.states()["/large"] == "pending"
+    assert line.reason("/large") == Reason.LOCAL_LIMIT
+    in_the_way.unlink()
+    line.time.now_ms += 60_000
+    await line.run()
+    assert line.states()["/large"] == "complete"

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     STOPPING = "stopping"
     LEASE_LAPSED = "lease_lapsed"
     RETRY_LATER = "retry_later"
+    LOCAL_LIMIT = "local_limit"
 
 
 class Category(StrEnum):
@@ -85,6 +86,7 @@ class Category(StrEnum):
     NO_TURN = "no_turn"
     REFUSED_DESTINATION = "refused_destination"
     PARSE_FAILED = "parse_failed"
+    LOCAL_LIMIT = "local_limit"
     INTERNAL = "internal"
 
 

@@ -92,6 +92,9 @@ REASONS: dict[Reason, Explanation] = {
     Reason.STORE_UNAVAILABLE: Explanation("The frontier cannot be written now; amble waits for it."),
     Reason.PARSERS_UNAVAILABLE: Explanation("No parser process can be started.", "amble doctor"),
     Reason.PARSE_BACKLOG: Explanation("Enough fetched pages wait for the parsers.", "parse.children"),
+    Reason.LOCAL_LIMIT: Explanation(
+        "This machine had no file or no room to keep the answer; it is asked again a little later."
+    ),
     Reason.STOPPING: Explanation("The crawl is being stopped."),
     Reason.LEASE_LAPSED: Explanation(
         "The worker that held the URL did not report in time; it is queued again."
@@ -143,6 +146,10 @@ CATEGORIES: dict[Category, Explanation] = {
     ),
     Category.PARSE_FAILED: Explanation(
         "The body cannot be decoded, or the parser died or ran over a limit on it more than once."
+    ),
+    Category.LOCAL_LIMIT: Explanation(
+        "This machine had no file or no room to keep the answer; the site is not to blame and no try is counted.",
+        "amble doctor",
     ),
     Category.INTERNAL: Explanation("A mistake in amble.", "report it with the log in the crawl folder"),
 }

@@ -35,6 +35,8 @@ from amble.stages.work import Extracted, Source
 NOT_MODIFIED = 304
 # A robots hop may have to wait for the other origin's turn; longer than this and the try has failed.
 HOP_WAIT_S_MAX = 30.0
+# A page for which this machine had no room is offered again this much later.
+LOCAL_RETRY_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Dispatch:
                 answer = await self._ask_again(lease, answer.url, since_s)
                 continue
             if isinstance(outcome, FetchFailure):
-                await self.recorder.fail(lease, outcome)
+                await self._failed(lease, outcome)
                 return None
             exchanges.append(Exchange(permit=answer, reply=outcome, url=answer.url, started_s=started_s))
             hop = self._robots_hop(lease, outcome, answer.url)
@@ -82,6 +84,14 @@ class Dispatch:
                 await self._too_many_hops(lease, exchanges)
                 return None
             answer = await self._ask_hop(lease, hop, since_s)
+
+    async def _failed(self, lease: Lease, failure: FetchFailure) -> None:
+        if failure.category is Category.LOCAL_LIMIT:
+            # Our own shortage, not the site's fault: no try is counted, and the next one waits for room.
+            self.recorder.telemetry.event("dispatch.local_limit", url=lease.url, detail=failure.detail)
+            await self.recorder.put_back(lease, Reason.LOCAL_LIMIT, failure.detail, LOCAL_RETRY_MS)
+        else:
+            await self.recorder.fail(lease, failure)
 
     async def _ask_again(self, lease: Lease, url: str, since_s: float) -> Answer:
         """A kept connection was dead: no try is counted, but the next request waits for the origin's next start."""

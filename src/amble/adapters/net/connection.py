@@ -110,9 +110,13 @@ class Connection:
         try:
             # A name in place of an address would be looked up, behind the back of the gate and blocking the loop.
             self._packed = socket.inet_pton(family, self.endpoint.address)
+        except OSError as error:
+            self._fail(Fault(Category.INTERNAL, f"{self.endpoint.address!r} is no address: {error}"))
+            return future
+        try:
             sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         except OSError as error:
-            self._fail(Fault(Category.INTERNAL, f"no socket for {self.endpoint.address!r}: {error}"))
+            self._fail(Fault(Category.LOCAL_LIMIT, f"no socket: {error}"))
             return future
         self._socket = sock
         self._fd = sock.fileno()
@@ -325,7 +329,7 @@ class Connection:
         try:
             parser.feed(data)
         except OSError as error:
-            self._fail(Fault(Category.INTERNAL, f"the body cannot be kept: {error}"))
+            self._fail(Fault(Category.LOCAL_LIMIT, f"the body cannot be kept: {error}"))
             return
         if parser.done:
             self._finish()
@@ -340,7 +344,7 @@ class Connection:
             try:
                 exchange.parser.end(clean=clean)
             except OSError as error:
-                self._fail(Fault(Category.INTERNAL, f"the body cannot be kept: {error}"))
+                self._fail(Fault(Category.LOCAL_LIMIT, f"the body cannot be kept: {error}"))
                 return
             self._finish()
 
