@@ -78,6 +78,7 @@ MISTAKES = (
         "a result is taken from a holder whose token has been replaced",
         "stale is harmless",
         in_source(holding.Holding, "held", "row[1] != key.token or row[2] != key.attempt or ", ""),
+        seed=32,
     ),
     mistake(
         "a slot and its lease are let go of after three seconds, whatever the request may still do",
@@ -114,6 +115,7 @@ MISTAKES = (
         "a new owner does not wait for what the old one may still have under way",
         "concurrency | spacing | single authority",
         in_source(crawl.Crawl, "_wait_out_earlier_owner", "fence_wait_s > 0", "fence_wait_s < 0"),
+        seed=19,
     ),
     mistake(
         "the cursor moves in a commit of its own, before the links are admitted",
@@ -126,6 +128,7 @@ MISTAKES = (
             "        await self._frontier.admit(AdmitBatch([], cursor))\n        cursor = None\n"
             "    report = await self._frontier.admit(",
         ),
+        seed=35,
     ),
     mistake(
         "a new life forgets when the last requests began",
@@ -143,12 +146,14 @@ MISTAKES = (
         "Retry-After is not read",
         "retry-after",
         in_source(store.Recorder, "_retry_after", 'reply.headers.get("retry-after")', "None"),
+        seed=2,
     ),
     mistake(
         "a start does not ask whether the robots decision is still the one it was granted under",
         "no policy, no page",
         in_source(gatekeeping.Gatekeeping, "_refusal", "ask.robots_version >= 0 and", "False and"),
         profile="hostile",
+        seed=19,
     ),
     mistake(
         "a document is published twice",
@@ -165,6 +170,7 @@ MISTAKES = (
         "the target of a redirect is dropped",
         "links are never lost",
         in_source(registry.Registry, "_read_redirect", "links=[Link(url, int(Edge.REDIRECT))]", "links=[]"),
+        seed=20,
     ),
     mistake(
         "a lease does not begin a new attempt",
@@ -175,6 +181,7 @@ MISTAKES = (
         "giving a lease back costs a try",
         "tries are counted right",
         in_sql(gatekeeping, "_PUT_BACK", "rq = priority", "tries = tries + 1, rq = priority"),
+        seed=0,
     ),
     mistake(
         "a lapsed lease keeps its slot",
@@ -190,16 +197,19 @@ MISTAKES = (
         "a failed try is due again at once",
         "nothing waits without a reason",
         lambda: mock.patch.object(store, "after_failure", _at_once),
+        seed=1,
     ),
     mistake(
         "leases are given to an owner that has been replaced",
         "single authority | stale is harmless",
         in_source(leasing.Leasing, "lease", "ask.epoch != books.epoch", "False"),
+        seed=6,
     ),
     mistake(
         "the addresses of a name are not judged",
         "no forbidden destination",
         lambda: mock.patch.object(gate, "judge_all", lambda addresses, _: _Unjudged(tuple(addresses), ())),
+        seed=5,
     ),
     mistake(
         "a pause is not looked at when a start is granted",
@@ -226,6 +236,8 @@ MISTAKES = (
             "[_open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()]",
             "[]",
         ),
+        profile="hostile",
+        seed=27,
     ),
     mistake(
         "a robots.txt that cannot be had opens its site",
@@ -237,6 +249,7 @@ MISTAKES = (
             "return RobotsDecision(RobotsOutcome.ALLOW_ALL, retry_ms)",
         ),
         lambda: mock.patch.object(store, "decide_failure", _open_door),
+        seed=2,
     ),
     mistake(
         "Crawl-delay is not obeyed",
@@ -244,11 +257,14 @@ MISTAKES = (
         in_source(politeness, "effective_delay_ms", "min(crawl_delay_ms, policy.crawl_delay_cap_ms)", "0"),
         lambda: mock.patch.object(gate, "effective_delay_ms", _without_crawl_delay),
         lambda: mock.patch.object(store, "effective_delay_ms", _without_crawl_delay),
+        seed=1,
     ),
     mistake(
         "a redirected robots.txt counts the next start from the reservation and not from the request",
         "spacing",
         in_source(gatekeeping.Gatekeeping, "reserve", "self._learn_start(ask, held)", "pass"),
+        profile="hostile",
+        seed=38,
     ),
     mistake(
         "the next start counts from the reservation even when the request began much later",
@@ -256,6 +272,7 @@ MISTAKES = (
         in_source(
             holding.Holding, "_learn", "max(started_at or 0, now - effect.duration_ms)", "started_at or 0"
         ),
+        seed=3,
     ),
     mistake(
         "a new life counts the next start from a reservation whose request may have begun just before",
@@ -268,6 +285,13 @@ MISTAKES = (
         ),
         profile="hostile",
         seed=19,
+    ),
+    mistake(
+        "starts at an origin with several slots begin whenever the store's answer is heard",
+        "spacing",
+        in_source(gate.EgressGate, "_reserve", "lease.facts.active_max > 1", "False"),
+        profile="hostile",
+        seed=219,
     ),
     mistake(
         "bytes are taken for a copy of whatever was stored last",
@@ -283,6 +307,7 @@ MISTAKES = (
         "a page that says noindex is published",
         "one publication",
         in_source(complete, "withheld_because", "manifest.directives & NOINDEX", "False"),
+        seed=2,
     ),
     mistake(
         "a resumed page keeps the token that its dead owner knew",
@@ -298,6 +323,7 @@ MISTAKES = (
             "await asyncio.shield(self.recorder.put_back(lease, Reason.STOPPING))",
             "pass",
         ),
+        seed=2,
     ),
 )
 

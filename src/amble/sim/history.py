@@ -25,6 +25,7 @@ class Request:
     status: int = 0
     outcome: str = ""
     retry_after_s: float = 0.0
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from amble.sim.world import Kind, World
 
 SPACING_MS = POLICY.origin.spacing_ms
 ACTIVE_MAX = POLICY.origin.active_max
-# An origin with more than one slot may see two starts closer by what two answers of the store differ in time.
-JITTER_S = 0.02
+# The store counts in whole milliseconds.
+ROUNDING_S = 0.002
 # A change of an origin's settings reaches a lease that was already out only with the next one.
 SETTLING_S = 260.0
 URLS_PER_ORIGIN = 40
@@ -138,15 +138,14 @@ class Watch:
         needed_s = origin.loosest(origin.spacing_ms, request.started_s, min) / 1000
         if not self._is_robots(last):
             needed_s = max(needed_s, self._crawl_delay_s(last, origin))
-        slack_s = JITTER_S if origin.loosest(origin.active_max, request.started_s, max) > 1 else 0.002
-        if gap_s < needed_s - slack_s:
+        if gap_s < needed_s - ROUNDING_S:
             self._history.violate(
                 "spacing", f"{request.url} {gap_s:.3f} s after {last.url}, at least {needed_s:.3f} s"
             )
         if (
             origin.rest_until_s
             and origin.granted_s > origin.rest_from_s
-            and request.started_s < origin.rest_until_s - 0.002
+            and request.started_s < origin.rest_until_s - ROUNDING_S
         ):
             self._history.violate(
                 "retry-after", f"{request.url} {origin.rest_until_s - request.started_s:.3f} s too soon"
@@ -572,6 +571,9 @@ class Left:
             or urls[url][6] not in (200, 302, 304)
             or page.kind in (Kind.NOFOLLOW, Kind.EMPTY, Kind.BINARY)
         ):
+            return
+        if any(item.cut for item in self._answers(url)[-1:]):
+            # The last try brought half of the page: what it links to in the other half is not lost, it never came.
             return
         links = (*page.links, page.target) if page.target else page.links
         full = {row[0][: row[0].index("/", 8)] for row in urls.values() if row[10] >= URLS_PER_ORIGIN}

@@ -573,7 +573,7 @@ class SimTransport:
         self, request: Request, permit: Permit, answer: Answer, service_s: float, truncated: str
     ) -> Reply:
         body = answer.body[: len(answer.body) // 2] if truncated else answer.body
-        request.status = answer.status
+        request.status, request.cut = answer.status, bool(truncated)
         request.retry_after_s = float(dict(answer.headers).get("Retry-After", "0"))
         self._world.end(request)
         self._world.note_robots(request, None if truncated else answer)

@@ -7,7 +7,7 @@ version again in one commit. A lease opens no socket; a permit opens one.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
@@ -29,6 +29,10 @@ from amble.stages.rules import RobotsBook
 HOLD_MARGIN_S = 15.0
 # When the resolver itself is silent, a URL that met it is offered again this much later.
 DNS_RETRY_MS = 2_000
+# A start that must wait longer for another one at its origin is given back.
+TURN_WAIT_S_MAX = 5.0
+# Origins with several slots whose last start is remembered.
+TURNS_MAX = 10_000
 # The same when the robots rules cannot be read.
 ARCHIVE_RETRY_MS = 2_000
 # When the origins of one address have all its slots, another of them looks again this much later.
@@ -49,6 +53,38 @@ class Unreachable:
 
 
 Answer = Permit | Refusal | Lapsed | Unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What a reservation asks for beyond its origin; see `ReserveAsk`. `since_s`: see `EgressGate.ask`."""
+
+    robots_version: int
+    crawl_delay_ms: int
+    since_s: float | None
+
+
+class _Turns:
+    """When requests really began at origins with several slots.
+
+    Starts are granted at a distance, but an answer of the store may be late: two of them heard at once must still begin
+    one after the other. An origin with one slot needs none of this, since its next start is counted from the last one.
+    """
+
+    __slots__ = ("_begun",)
+
+    def __init__(self) -> None:
+        self._begun: OrderedDict[str, float] = OrderedDict()
+
+    def wait_s(self, key: str, delay_s: float, now_s: float) -> float:
+        """How long a request that may start must still wait. The turn is taken unless that is too long."""
+        begins_s = max(now_s, self._begun.get(key, now_s - delay_s) + delay_s)
+        if begins_s - now_s <= TURN_WAIT_S_MAX:
+            self._begun[key] = begins_s
+            self._begun.move_to_end(key)
+            if len(self._begun) > TURNS_MAX:
+                self._begun.popitem(last=False)
+        return begins_s - now_s
 
 
 @dataclass(slots=True)
@@ -72,6 +108,7 @@ class EgressGate:
     telemetry: Telemetry
     fence: Fence
     _address_active: Counter[str] = field(default_factory=Counter)
+    _turns: _Turns = field(default_factory=_Turns)
 
     async def ask(self, lease: Lease, *, since_s: float | None = None) -> Answer:
         """Permission to start the request that `lease` is for.
@@ -87,13 +124,13 @@ class EgressGate:
             if refusal is not None:
                 return refusal
             version = lease.facts.robots.version
-        return await self._permit(lease, lease.url, version, crawl_delay_ms, since_s)
+        return await self._permit(lease, lease.url, _Terms(version, crawl_delay_ms, since_s))
 
     async def ask_hop(self, lease: Lease, url: str, *, since_s: float) -> Answer:
         """Permission for one redirect hop of a robots URL, in the schedule of the hop's own origin."""
         if self.fence.lost:
             return Refusal(reason=Reason.STALE_EPOCH)
-        return await self._permit(lease, url, -1, 0, since_s)
+        return await self._permit(lease, url, _Terms(-1, 0, since_s))
 
     def finished(self, permit: Permit) -> None:
         """The request under `permit` is over."""
@@ -131,9 +168,7 @@ class EgressGate:
             return None
         return Refusal(reason=Reason.ROBOTS_DISALLOWED, detail=f"Disallow: {pattern}", final=True)
 
-    async def _permit(
-        self, lease: Lease, url: str, robots_version: int, crawl_delay_ms: int, since_s: float | None
-    ) -> Answer:
+    async def _permit(self, lease: Lease, url: str, terms: _Terms) -> Answer:
         origin = origin_of(url)
         if origin.port in REFUSED_PORTS:
             # Links are held to this when they are admitted; where a robots.txt redirects to is asked for at once.
@@ -158,7 +193,7 @@ class EgressGate:
         self._address_active[address] += 1
         answer: Answer | None = None
         try:
-            answer = await self._reserve(lease, url, origin, address, robots_version, crawl_delay_ms, since_s)
+            answer = await self._reserve(lease, url, origin, address, terms)
         finally:
             # Also when the store fails or the task is cancelled: nobody else would count it down.
             if not isinstance(answer, Permit):
@@ -182,39 +217,37 @@ class EgressGate:
                 return address
         return None
 
-    async def _reserve(
-        self,
-        lease: Lease,
-        url: str,
-        origin: Origin,
-        address: str,
-        robots_version: int,
-        crawl_delay_ms: int,
-        since_s: float | None,
-    ) -> Answer:
+    async def _reserve(self, lease: Lease, url: str, origin: Origin, address: str, terms: _Terms) -> Answer:
         limits = self.policy.fetch
         asked_s = self.clock.monotonic_s()
         hold_s = limits.longest_s + HOLD_MARGIN_S
+        delay_ms = effective_delay_ms(
+            self.policy.origin,
+            spacing_ms=lease.facts.spacing_ms,
+            crawl_delay_ms=terms.crawl_delay_ms,
+            last_fetch_ms=lease.facts.last_fetch_ms,
+        )
         reply = await self.frontier.reserve(
             ReserveAsk(
                 key=lease.key,
                 epoch=self.fence.epoch,
                 origin=origin.key,
-                delay_ms=effective_delay_ms(
-                    self.policy.origin,
-                    spacing_ms=lease.facts.spacing_ms,
-                    crawl_delay_ms=crawl_delay_ms,
-                    last_fetch_ms=lease.facts.last_fetch_ms,
-                ),
+                delay_ms=delay_ms,
                 hold_ms=int(hold_s * 1000),
-                robots_version=robots_version,
+                robots_version=terms.robots_version,
                 active_max=lease.facts.active_max,
-                since_start_ms=-1 if since_s is None else int((asked_s - since_s) * 1000),
+                since_start_ms=-1 if terms.since_s is None else int((asked_s - terms.since_s) * 1000),
                 crawl_delay_cap_ms=self.policy.origin.crawl_delay_cap_ms,
             )
         )
         if reply.outcome != ReserveOutcome.GRANTED:
             return self._refused(reply)
+        if lease.facts.active_max > 1:
+            wait_s = self._turns.wait_s(origin.key, delay_ms / 1000, self.clock.monotonic_s())
+            if wait_s > TURN_WAIT_S_MAX:
+                return Refusal(reason=Reason.NOT_YET, retry_in_ms=int(wait_s * 1000))
+            if wait_s > 0:
+                await self.clock.sleep(wait_s)
         now_s = self.clock.monotonic_s()
         deadline_s = min(now_s + limits.longest_s, asked_s + hold_s - 1.0)
         if deadline_s - now_s < limits.longest_s / 2:
