@@ -17,6 +17,7 @@ SEEDS = 200
 _SAME = ((3, "calm"), (5, "default"), (11, "default"), (4, "hostile"))
 
 
+@pytest.mark.timeout(600)
 def test_no_judge_complains_about_any_of_many_seeds_and_everything_is_reached() -> None:
     campaign = Campaign("default")
     for verdict in play_all([Job(seed, "default") for seed in range(SEEDS)]):
