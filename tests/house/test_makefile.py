@@ -16,7 +16,12 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is n
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", *arguments], cwd=REPO, capture_output=True, text=True, check=False, timeout=60
+        ["make", "--no-print-directory", *arguments],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
