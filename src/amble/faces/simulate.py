@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from amble.sim.seed import Verdict
 
 _RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})\Z")
-_DAY_S = 86_400.0
 SEEDS_MAX = 1_000_000
 _SCALE = "The scale model"
 
@@ -87,12 +86,11 @@ def simulate(
         raise ConfigErrors([f"{name} needs --scale" for name, text in sizes.items() if text is not None])
     if profile not in PROFILES:
         raise ConfigErrors([f"--profile {profile!r} is not accepted: give one of {', '.join(PROFILES)}"])
-    storm_s = None if days is None else days * _DAY_S
     if seed is not None:
-        passed = _one(Job(seed, profile, storm_s), trace=trace, as_json=as_json)
+        passed = _one(Job(seed, profile, days), trace=trace, as_json=as_json)
     else:
         first, last = _range(seeds or "0..199")
-        passed = _many([Job(number, profile, storm_s) for number in range(first, last + 1)], as_json=as_json)
+        passed = _many([Job(number, profile, days) for number in range(first, last + 1)], as_json=as_json)
     return 0 if passed else int(ExitCode.FOUND)
 
 

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from amble.domain.frontier import ReserveOutcome
 from amble.domain.lifecycle import UrlEvent, UrlState
@@ -31,6 +31,7 @@ REQUIRED = (
 # A campaign shorter than this promises nothing about what it reaches.
 COVERAGE_SEEDS_MIN = 200
 _TRIALS_MAX = 60
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,16 @@ class Job:
 
     seed: int
     profile: str
+    days: float | None = None
     storm_s: float | None = None
     off: frozenset[Fault] = frozenset()
     origins: int | None = None
     pages: int | None = None
 
     def profile_value(self) -> Profile:
-        """The profile, with the world of this job's size."""
-        return smaller(PROFILES[self.profile], origins=self.origins, pages=self.pages)
+        """The profile, with the world and the storm of this job's size."""
+        profile = smaller(PROFILES[self.profile], origins=self.origins, pages=self.pages)
+        return profile if self.days is None else replace(profile, storm_s=self.days * DAY_S)
 
     def play(self, *, keep_trace: bool = False) -> Verdict:
         """Play it here."""
@@ -119,15 +122,15 @@ def shrink(job: Job) -> tuple[Job, Verdict]:
     for candidate in _without_faults(job, first):
         if trials >= _TRIALS_MAX:
             break
-        merged = Job(job.seed, job.profile, job.storm_s, job.off | candidate, job.origins, job.pages)
+        merged = replace(job, off=job.off | candidate)
         if still_fails(merged):
             job = merged
     for storm_s in (first.violations[0].at_s + 1.0,) if first.violations else ():
-        shorter = Job(job.seed, job.profile, storm_s, job.off, job.origins, job.pages)
+        shorter = replace(job, storm_s=storm_s)
         if still_fails(shorter):
             job = shorter
     for origins, pages in ((1, 4), (2, 6), (2, 12), (3, 20)):
-        small = Job(job.seed, job.profile, job.storm_s, job.off, origins, pages)
+        small = replace(job, origins=origins, pages=pages)
         if trials < _TRIALS_MAX and still_fails(small):
             job = small
             break

@@ -27,8 +27,15 @@ from amble.sim.world import FORBIDDEN, Nature, World
 # After the storm everything must be over within this much virtual time and this many lives.
 CALM_S_MAX = 20_000.0
 LIVES_MAX = 80
+# A long storm has more lives and more steps; a seed that needs more than these goes round in circles.
+LIVES_PER_S = 1 / 300
+STEPS_MAX, STEPS_PER_S = 200_000, 50
+# From here on a storm is long: a crawl that has finished is begun again and again until it is over.
+LONG_STORM_S = 3_600.0
 # Calm, and not finished, because what is queued can never be had: so many rounds in a row without progress.
 IDLE_ROUNDS = 2
+# A short storm queues no more than about so many URLs again.
+REQUEUED_MAX = 200
 # How often the director looks whether a calm life still has a purpose.
 _PATIENCE_S = 60.0
 _MEMORY = Path("/dev/shm")
@@ -79,8 +86,8 @@ class Seed:
     profile: Profile
     off: frozenset[Fault] = frozenset()
     keep_trace: bool = False
+    # The storm is cut short here; the faults before that are the same.
     storm_s: float | None = None
-    fence: bool = True
 
     loop: VirtualLoop = field(init=False)
     clock: VirtualClock = field(init=False)
@@ -116,7 +123,7 @@ class Seed:
 
     def _set(self, folder: Path) -> None:
         number = self.number
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop(steps_max=int(STEPS_MAX + STEPS_PER_S * self._storm_s))
         asyncio.events._set_running_loop(None)
         self.clock = VirtualClock(self.loop)
         self.history = History(self.loop, keep_trace=self.keep_trace)
@@ -175,14 +182,14 @@ class Seed:
         self._open_host()
         moments = asyncio.get_running_loop().create_task(self._weather())
         idle = 0
-        while self._lives < LIVES_MAX and self.loop.time() < CALM_S_MAX:
+        while not self._overdue():
             ending = await self._life()
             if not self.host.alive:
                 self._open_host()
             if ending.reason is EndReason.FINISHED or (
                 idle and ending.reason is EndReason.WAITING and self._only_lost()
             ):
-                if not self.weather.storming or not self._go_on():
+                if not self.weather.storming or not await self._go_on():
                     if self.weather.storming:
                         await self._calm(moments)
                         continue
@@ -237,18 +244,36 @@ class Seed:
 
     def _new_agent(self, fence_wait_s: float) -> Agent:
         self._lives += 1
-        agent = self._agent = Agent(self.place, self.host, self._lives, fence_wait_s if self.fence else 0.0)
+        agent = self._agent = Agent(self.place, self.host, self._lives, fence_wait_s)
         agent.start()
         return agent
 
-    def _go_on(self) -> bool:
+    async def _go_on(self) -> bool:
         """Whether the storm still has something to say to a finished crawl: then URLs are queued again."""
-        left = [when for when, fault in self._moments if fault is not Fault.OPERATOR_REQUEUE]
-        return bool(left) and self._dice.chance(0.5) and self.watch.requeued < 200
+        if self._storm_s < LONG_STORM_S:
+            left = [when for when, fault in self._moments if fault is not Fault.OPERATOR_REQUEUE]
+            return bool(left) and self._dice.chance(0.5) and self.watch.requeued < REQUEUED_MAX
+        await asyncio.sleep(
+            min(self._dice.longtail(60.0, 7_200.0), max(0.0, self._storm_s - self.loop.time()))
+        )
+        if self.loop.time() >= self._storm_s:
+            return False
+        await self._operator_requeue(self._dice)
+        return True
+
+    def _overdue(self) -> bool:
+        """Whether the play has gone on for longer than it may."""
+        return (
+            self._lives >= LIVES_MAX + self._storm_s * LIVES_PER_S
+            or self.loop.time() >= CALM_S_MAX + self._storm_s
+        )
 
     async def _until_due(self, ending: Ending) -> None:
         wait_s = 20.0 if ending.next_due_s is None else min(ending.next_due_s, 600.0)
         if self.weather.storming:
+            if self._storm_s >= LONG_STORM_S and self.host.alive and self._only_lost():
+                # Nobody looks every minute for what has been out of reach for hours.
+                wait_s = self._dice.longtail(600.0, 7_200.0)
             wait_s = min(wait_s, max(0.1, self._storm_s - self.loop.time()))
         await asyncio.sleep(wait_s + 0.01)
 
@@ -296,7 +321,7 @@ class Seed:
     async def _judge(self) -> None:
         if self.weather.storming:
             self.history.violate("everything ends", "the storm never ended")
-        if self._lives >= LIVES_MAX or self.loop.time() >= CALM_S_MAX:
+        if self._overdue():
             stuck = self.host.rows(
                 "SELECT o.key || u.path, u.state, u.rq, u.due_at, u.reason FROM url u JOIN origin o ON o.id = u.id >> 36"
                 " WHERE u.state IN (0, 1, 2, 3) LIMIT 5"
