@@ -76,11 +76,9 @@ def record_id(token: bytes) -> str:
     """A WARC-Record-ID from 16 random bytes: a version 4 UUID (RFC 9562 section 5.4) as a bracketed URN."""
     if len(token) != 16:
         raise ValueError(f"a record id takes 16 random bytes, not {len(token)}")
-    number = int.from_bytes(token, "big")
-    number = number & ~(0xF << 76) | (0x4 << 76)
-    number = number & ~(0x3 << 62) | (0x2 << 62)
-    text = f"{number:032x}"
-    return f"<urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}>"
+    text = token.hex()
+    variant = "89ab"[int(text[16], 16) & 3]
+    return f"<urn:uuid:{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}>"
 
 
 def is_record_id(value: str) -> bool:
@@ -91,7 +89,13 @@ def is_record_id(value: str) -> bool:
 @lru_cache(maxsize=64)  # the records of one page share their date
 def date(wall_s: float) -> str:
     """WARC-Date with milliseconds, in UTC (clause 5.4; RFC 3339)."""
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, ms = divmod(int(wall_s * 1000), 1000)
+    return f"{_second(seconds)}.{ms:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def timestamp(wall_s: float) -> str:

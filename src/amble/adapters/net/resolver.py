@@ -11,6 +11,7 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -143,12 +144,7 @@ class DnsResolver:
         listed = self._hosts.get(name)
         if listed is not None:
             return listed
-        if ":" in name or name[-1:].isdigit():
-            try:
-                return (str(ipaddress.ip_address(name.strip("[]"))),)
-            except ValueError:
-                return ()
-        return ()
+        return _literal(name)
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 
@@ -276,6 +272,17 @@ async def _settle(future: asyncio.Future[pycares.DNSResult], kind: int) -> _Answ
     if not addresses:
         return _Answer()
     return _Answer(tuple(addresses), float(min(record.ttl for record in result.answer)))
+
+
+@lru_cache(maxsize=16_384)
+def _literal(name: str) -> tuple[str, ...]:
+    """An address that is written as one; nothing for a name."""
+    if ":" not in name and not name[-1:].isdigit():
+        return ()
+    try:
+        return (str(ipaddress.ip_address(name.strip("[]"))),)
+    except ValueError:
+        return ()
 
 
 def read_hosts(path: Path, allowed: Collection[str]) -> Mapping[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ are ignored: the agent decides when the store may go.
 
 from __future__ import annotations
 
+import gc
 import select
 import signal
 import socket
@@ -186,6 +187,10 @@ def serve(peer: socket.socket, options: OpenStore) -> None:
     driver: Driver = "sqlite3" if options.driver == "sqlite3" else "apsw"
     store = SqliteStore(options.path, options.settings, driver=driver)
     try:
+        # What was loaded stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         peer.sendall(frame(FrameKind.READY, encode(driver)))
         Server(peer, store).run()
     finally:
