@@ -323,12 +323,24 @@ class FrontierMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        lapsed = [known for _, known in self.held(L) if known.expires <= self.now]
+        lapsed = [(site, known) for site, known in self.held(L) if known.expires <= self.now]
         assert self.one(m.Expire(100)) == len(lapsed)
         self._lapse(lapsed)
 
-    def _lapse(self, lapsed: list[Known]) -> None:
-        for known in lapsed:
+    def _lapse(self, lapsed: list[tuple[Site, Known]]) -> None:
+        soonest = [
+            # Its request may have begun as late as now, or as the end of its slot.
+            (
+                site,
+                min(self.now, known.expires - GRACE)
+                + max(0, site.next_start - (known.expires - GRACE - HOLD)),
+            )
+            for site, known in lapsed
+            if known.slot
+        ]
+        for site, next_start in soonest:
+            site.next_start = max(site.next_start, next_start)
+        for _, known in lapsed:
             known.state, known.due, known.slot = P, self.now, False
             self._forget(known)
 
@@ -337,7 +349,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self.the_books_balance()
         self.store.database.close()
         self._open()
-        leased = [known for _, known in self.held(L)]
+        leased = self.held(L)
         assert self.taken.lapsed == len(leased)
         self._lapse(leased)
         resumed = {resumable.lease.url: resumable for resumable in self.taken.resumables}

@@ -280,7 +280,7 @@ MISTAKES = (
         in_source(
             gatekeeping.Gatekeeping,
             "requeue_leased",
-            "self._space_from_latest(slot_origin, started_at, slot_until)",
+            "self._space_from_latest(rows)",
             "pass",
         ),
         profile="hostile",

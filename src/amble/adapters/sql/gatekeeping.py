@@ -181,19 +181,28 @@ class Gatekeeping:
         self.requeue_leased(rows)
         return len(rows)
 
-    def _space_from_latest(self, slot_origin: int, started_at: int, slot_until: int) -> None:
-        """Nobody can say when the request of a lost holder really began: perhaps just now, long after its grant."""
-        origin = self._books.ledger.by_id(slot_origin)
-        delay_ms = max(0, origin.next_start - started_at)
-        origin.next_start = max(origin.next_start, min(self._books.now, slot_until) + delay_ms)
-        self._books.ledger.changed(origin)
+    def _space_from_latest(self, rows: list[LeasedRow]) -> None:
+        """Nobody can say when the request of a lost holder really began: perhaps just now, long after its grant.
+
+        The delay it must keep is what lies between its grant and the next start as the ledger has it.
+        """
+        ledger, now = self._books.ledger, self._books.now
+        spaced: dict[int, int] = {}
+        for _, _, slot_origin, started_at, slot_until in rows:
+            if slot_origin is not None and started_at is not None and slot_until is not None:
+                delay_ms = max(0, ledger.by_id(slot_origin).next_start - started_at)
+                soonest = min(now, slot_until) + delay_ms
+                spaced[slot_origin] = max(spaced.get(slot_origin, 0), soonest)
+        for origin_id, soonest in spaced.items():
+            origin = ledger.by_id(origin_id)
+            origin.next_start = max(origin.next_start, soonest)
+            ledger.changed(origin)
 
     def requeue_leased(self, rows: list[LeasedRow]) -> None:
         """LEASED rows go back to the queue, due at once; their slots are free."""
         books = self._books
-        for url_id, kind, slot_origin, started_at, slot_until in rows:
-            if slot_origin is not None and started_at is not None and slot_until is not None:
-                self._space_from_latest(slot_origin, started_at, slot_until)
+        self._space_from_latest(rows)
+        for url_id, kind, slot_origin, _, _ in rows:
             books.execute(_EXPIRE, (url_id, books.now))
             books.queued(url_id >> SLOT_BITS, 1)
             held = Held(_LEASED, b"", 0, kind, slot_origin, None, 0, 0, 0, None)
