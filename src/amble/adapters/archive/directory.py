@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
+from amble.adapters.archive.member import Prepared, prepare
 from amble.adapters.archive.names import explain
 from amble.adapters.archive.reader import OPEN_FILES_MAX, SegmentReader
 from amble.adapters.archive.writer import ArchiveLimits, SegmentWriter
@@ -25,6 +25,8 @@ __all__ = ["ArchiveLimits", "DirectoryArchive"]
 # Bounds of the linger when it follows the pages under way (`pace`).
 LINGER_S_MAX = 0.040
 PAGES_PER_S = 200
+# Records up to this size together are compressed by the caller, larger ones by the writer thread.
+PREPARED_BYTES_MAX = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +34,15 @@ class _Append:
     """Records that wait for the writer, and the future of the caller who waits for them."""
 
     records: Sequence[NewRecord]
+    prepared: Sequence[Prepared]
     future: asyncio.Future[list[BodyRef]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Appends that share a sync."""
+
+    jobs: Sequence[_Append]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +78,10 @@ class DirectoryArchive:
         self._linger_s = self._limits.linger_s
         self._writer = SegmentWriter(folder, clock, entropy, limits=self._limits, info=info or {}, sync=sync)
         self._reader = SegmentReader(folder, open_files_max=open_files_max)
-        self._queue: SimpleQueue[_Append | _Probe | _Stop] = SimpleQueue()
+        self._queue: SimpleQueue[_Batch | _Probe | _Stop] = SimpleQueue()
+        self._pending: list[_Append] = []
+        self._pending_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._reads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive-read")
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -83,9 +96,31 @@ class DirectoryArchive:
         if not records:
             return []
         self._start()
-        future: asyncio.Future[list[BodyRef]] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Append(records, future))
-        return await future
+        loop = asyncio.get_running_loop()
+        job = _Append(records, self._prepare(records), loop.create_future())
+        self._pending.append(job)
+        self._pending_bytes += sum(record.block_bytes for record in records)
+        if self._pending_bytes >= self._limits.batch_bytes_max:
+            self._hand_over()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._linger_s, self._hand_over)
+        return await job.future
+
+    def _prepare(self, records: Sequence[NewRecord]) -> Sequence[Prepared]:
+        """Compress small records here and now: two threads that take turns at it cost more than the work itself."""
+        warcinfo_id = self._writer.warcinfo_id
+        if warcinfo_id is None or sum(record.block_bytes for record in records) > PREPARED_BYTES_MAX:
+            return ()
+        return [prepare(record, warcinfo_id) for record in records]
+
+    def _hand_over(self) -> None:
+        """What has gathered goes to the writer thread as one batch."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pending:
+            self._queue.put(_Batch(self._pending))
+            self._pending, self._pending_bytes = [], 0
 
     async def read(self, ref: BodyRef) -> StoredRecord:
         """The record at `ref`. Raises ArchiveBroken when it is not there or not whole."""
@@ -114,6 +149,7 @@ class DirectoryArchive:
         if self._closed:
             return
         self._closed = True
+        self._hand_over()
         if self._thread is not None:
             self._queue.put(_Stop())
             await asyncio.get_running_loop().run_in_executor(self._reads, self._thread.join)
@@ -138,64 +174,51 @@ class DirectoryArchive:
     # -- in the writer thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        job: _Append | _Probe | _Stop | None = self._queue.get()
-        while not isinstance(job, _Stop):
+        while not isinstance(job := self._queue.get(), _Stop):
             match job:
-                case _Append():
-                    job = self._serve(job)
+                case _Batch():
+                    self._serve(job.jobs)
                 case _Probe():
                     _settle([(job, self._probe())])
-                    job = None
-            if job is None:
-                job = self._queue.get()
         try:
             self._writer.close()
         except (OSError, ArchiveUnavailable) as error:
             self._close_trouble = error
 
-    def _serve(self, first: _Append) -> _Append | _Probe | _Stop | None:
-        """Stage `first` and the appends that come within the linger, sync once, settle. Returns a job it did not do."""
-        deadline = time.monotonic() + self._linger_s
-        batch: list[tuple[_Append | _Probe, object]] = []
-        job: _Append | _Probe | _Stop | None = first
+    def _serve(self, jobs: Sequence[_Append]) -> None:
+        """Stage, sync once, settle; in parts where a segment becomes full in between."""
+        left = [job for job in jobs if not job.future.cancelled()]
+        while left:
+            left = self._serve_some(left)
+
+    def _serve_some(self, jobs: list[_Append]) -> list[_Append]:
+        """The jobs up to a full segment. Returns those behind it."""
+        done: list[tuple[_Append | _Probe, object]] = []
         try:
             self._writer.make_ready()
-            while isinstance(job, _Append):
-                if not job.future.cancelled():
-                    batch.append((job, None))
-                    batch[-1] = (job, self._stage(job))
-                job = None
-                if self._writer.full or self._writer.staged_bytes >= self._limits.batch_bytes_max:
+            for job in jobs:
+                done.append((job, None))
+                done[-1] = (job, self._stage(job))
+                if self._writer.full:
                     break
-                job = self._next(deadline)
             self._writer.commit()
         except Exception as error:
             self._writer.roll_back()
-            if isinstance(job, _Append):
-                batch = batch if batch and batch[-1][0] is job else [*batch, (job, None)]
-                job = None
             trouble = self._unavailable(error) if isinstance(error, OSError) else error
-            _settle([(done, trouble) for done, _ in batch])
-            return job
-        _settle(batch)
+            _settle([(job, trouble) for job in jobs])
+            return []
+        _settle(done)
         self._seal_if_full()
-        return job
+        return jobs[len(done) :]
 
     def _stage(self, job: _Append) -> object:
         """References, or the exception that is this job's own fault."""
         try:
-            return self._writer.stage(job.records)
+            return self._writer.stage(job.records, job.prepared)
         except (OSError, ArchiveUnavailable):
             raise
         except Exception as error:
             return error
-
-    def _next(self, deadline: float) -> _Append | _Probe | _Stop | None:
-        try:
-            left = deadline - time.monotonic()
-            return self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait()
-        except Empty:
-            return None
 
     def _seal_if_full(self) -> None:
         if not self._writer.full:

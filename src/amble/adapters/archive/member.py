@@ -42,6 +42,21 @@ class Damage:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A record compressed ahead of its turn, for the segment whose warcinfo record is `warcinfo_id`."""
+
+    warcinfo_id: str
+    member: bytes
+    payload_digest: str
+
+
+def prepare(record: NewRecord, warcinfo_id: str) -> Prepared:
+    """The gzip member of `record` in one piece. Raises ValueError as writing it would."""
+    head = warc.written_head(record, warcinfo_id)
+    return Prepared(warcinfo_id, b"".join(compress(record, head.data)), head.payload_digest)
+
+
 def compress(record: NewRecord, head: bytes) -> Iterator[bytes]:
     """The gzip member of `record` whose WARC header is `head`, in pieces."""
     if record.block_bytes <= _WHOLE_BYTES_MAX:

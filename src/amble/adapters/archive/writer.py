@@ -11,7 +11,7 @@ from pathlib import Path
 from amble import __version__
 from amble.adapters.archive import recovery
 from amble.adapters.archive.index import read_journal
-from amble.adapters.archive.member import compress
+from amble.adapters.archive.member import Prepared, compress
 from amble.adapters.archive.names import Segment, list_segments, new_segment, sync_folder, write_all
 from amble.domain.errors import ArchiveUnavailable
 from amble.domain.fetched import BodyRef
@@ -29,7 +29,7 @@ class ArchiveLimits:
     """Bounds of the directory archive.
 
     A segment is sealed when it holds `segment_bytes_max` or `segment_index_max` indexed records (its index is sorted
-    in memory). Appends wait up to `linger_s` for others to share their sync, `batch_bytes_max` (compressed) at most.
+    in memory). Appends wait up to `linger_s` for others to share their sync, `batch_bytes_max` (of blocks) at most.
     Below `free_bytes_min` on the disk nothing is appended, so that the frontier beside it can still commit.
     """
 
@@ -112,11 +112,23 @@ class SegmentWriter:
                 f"appends stop below {self._limits.free_bytes_min >> 20} MiB"
             )
 
-    def stage(self, records: Sequence[NewRecord]) -> list[BodyRef]:
-        """Append without syncing. An exception that is not of the disk takes back these records only."""
+    @property
+    def warcinfo_id(self) -> str | None:
+        """Of the segment that is being written; None when there is none."""
+        growing = self._growing
+        return None if growing is None else growing.warcinfo_id
+
+    def stage(self, records: Sequence[NewRecord], prepared: Sequence[Prepared] = ()) -> list[BodyRef]:
+        """Append without syncing. An exception that is not of the disk takes back these records only.
+
+        `prepared`: the same records compressed ahead, or nothing. What was prepared for another segment is done again.
+        """
         growing = self._growing or self._begin()
         mark, lines, indexed = growing.size, len(growing.lines), growing.indexed
         try:
+            if prepared and all(ready.warcinfo_id == growing.warcinfo_id for ready in prepared):
+                pairs = zip(records, prepared, strict=True)
+                return [self._stage_prepared(growing, record, ready) for record, ready in pairs]
             return [self._stage_one(growing, record) for record in records]
         except OSError:
             raise
@@ -235,11 +247,19 @@ class SegmentWriter:
         head = warc.written_head(record, growing.warcinfo_id)
         offset = growing.size
         _stage_member(growing, record, head.data)
+        return self._staged(growing, record, offset, head.payload_digest)
+
+    def _stage_prepared(self, growing: _Growing, record: NewRecord, ready: Prepared) -> BodyRef:
+        offset = growing.size
+        _stage_piece(growing, ready.member)
+        return self._staged(growing, record, offset, ready.payload_digest)
+
+    def _staged(self, growing: _Growing, record: NewRecord, offset: int, payload_digest: str) -> BodyRef:
         length = growing.size - offset
         if length > _LENGTH_MAX:
             raise ValueError(f"a record of {length} bytes cannot be referred to")
         if record.index is not None:
-            growing.lines.append(_line(record.index, head.payload_digest, growing.segment, offset, length))
+            growing.lines.append(_line(record.index, payload_digest, growing.segment, offset, length))
             growing.indexed += 1
         return BodyRef(growing.segment.serial, offset, length)
 
@@ -282,10 +302,14 @@ def _open(segment: Segment, warcinfo_id: str) -> _Growing:
 
 def _stage_member(growing: _Growing, record: NewRecord, head: bytes) -> None:
     for piece in compress(record, head):
-        growing.buffer += piece
-        growing.size += len(piece)
-        if len(growing.buffer) >= _BUFFER_BYTES:
-            _flush(growing)
+        _stage_piece(growing, piece)
+
+
+def _stage_piece(growing: _Growing, piece: bytes) -> None:
+    growing.buffer += piece
+    growing.size += len(piece)
+    if len(growing.buffer) >= _BUFFER_BYTES:
+        _flush(growing)
 
 
 def _line(facts: IndexFacts, digest: str, segment: Segment, offset: int, length: int) -> bytes:
