@@ -270,3 +270,9 @@ def test_a_crawl_without_a_page_is_not_called_finished() -> None:
     said = summary(result, ExitCode.NOTHING)
     assert "Not a single page was fetched." in said
     assert "1 dns not found" in said
+
+
+def test_the_summary_of_a_pipe_has_no_blanks_at_the_ends_of_its_lines() -> None:
+    said = summary(CrawlResult(reason=EndReason.FINISHED, pages=5, pages_run=5, documents=5, elapsed_s=1))
+    assert said.splitlines()
+    assert [line for line in said.splitlines() if line != line.rstrip()] == []

@@ -425,7 +425,13 @@ class Summary:
         grid.add_column(overflow="fold")
         for name, value in self._rows(result):
             grid.add_row(Text(name, "dim"), value)
-        self._console.print(grid)
+        if self._console.is_terminal:
+            self._console.print(grid)
+            return
+        with self._console.capture() as captured:
+            self._console.print(grid)
+        for line in captured.get().splitlines():
+            self._console.out(line.rstrip(), highlight=False)
 
     def _headline(self, result: CrawlResult, code: ExitCode) -> Text:
         words = _HEADLINES[result.reason.value]
