@@ -15,4 +15,9 @@ REGRESSIONS: tuple[tuple[int, str, str], ...] = (
         "hostile",
         "an owner died just after a request that began long after its grant; the next one started at once",
     ),
+    (
+        1810,
+        "default",
+        "three sites whose robots.txt could never be had kept a crawl waiting for one or another of them without end",
+    ),
 )

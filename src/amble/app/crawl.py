@@ -15,7 +15,7 @@ from typing import Any
 
 from amble.app.pace import Pace
 from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
-from amble.domain.attempt import Lease
+from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Category, Reason
 from amble.domain.errors import (
     AmbleError,
@@ -95,6 +95,8 @@ class Crawl:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _started_s: float = 0.0
+    # When something other than a robots.txt was last leased, or trouble last stood.
+    _page_s: float = 0.0
     _troubled_s: float = float("-inf")
     _status: Status | None = None
     _binding: str = ""
@@ -165,6 +167,7 @@ class Crawl:
             await self._resume()
             await self.parts.seed()
             await self._wait_out_earlier_owner()
+            self._page_s = self.parts.clock.monotonic_s()
             reason = await self._dispatch()
             await self._drain(reason)
             for task in upkeep:
@@ -222,6 +225,8 @@ class Crawl:
                 parts.fence.lost = True
                 continue
             self._count(reply)
+            if any(lease.kind != UrlKind.ROBOTS for lease in reply.leases):
+                self._page_s = self.parts.clock.monotonic_s()
             for lease in reply.leases:
                 self._spawn(self._active, self._page(lease), lease.url)
             if len(reply.leases) == asked:
@@ -235,6 +240,7 @@ class Crawl:
         """How many more requests may start now; 0 or less when a limit binds, which is then named."""
         if self.parts.health.blocked:
             self._binding = "trouble"
+            self._page_s = self.parts.clock.monotonic_s()
             return 0
         if len(self._extracting) >= self.parts.backlog_max:
             self._binding = Reason.PARSE_BACKLOG.value
@@ -321,6 +327,9 @@ class Crawl:
         if reply.next_wake_ms is None:
             return EndReason.WAITING
         if (reply.next_wake_ms - reply.now_ms) / 1000 > self.parts.wait_s_max:
+            return EndReason.WAITING
+        # Among many dead hosts some robots.txt is always about to be tried again. That alone is no reason to go on.
+        if self.parts.clock.monotonic_s() - self._page_s > self.parts.wait_s_max:
             return EndReason.WAITING
         return None
 

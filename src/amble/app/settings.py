@@ -538,7 +538,7 @@ _REST = (
     _own("tls.verify", FLAG, True, "", "Turn off only for sites that are yours."),
     _own("tls.ca_file", PATH, "", "", "Authority to trust instead of the bundled public roots (a PEM file)."),
     _own("archive.segment_bytes", SEGMENT, 1024 * 1024 * 1024, "bytes", "A WARC file is sealed at this size and a new one begun."),
-    _own("finish.wait_max_s", SECONDS_OR_NONE, 600.0, "s", "A crawl ends when nothing queued becomes due within this."),
+    _own("finish.wait_max_s", SECONDS_OR_NONE, 600.0, "s", "A crawl ends when nothing queued becomes due within this, or nothing but robots.txt was asked for so long."),
 )  # fmt: skip
 
 SETTINGS: dict[str, Setting] = {
