@@ -286,6 +286,8 @@ class Seed:
         self.host.busy_until_s = 0.0
         self.place.disk.full = False
         self.place.children.gone = False
+        if not self.host.alive:
+            self._open_host()
         operator = self._operator()
         for origin, watch in list(self.watch.origins.items()):
             if watch.paused:
