@@ -34,13 +34,12 @@ from amble.domain.frontier import Takeover
 from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import Canonicalizer, host_of
 from amble.formats.extraction import ExtractionSettings
-from amble.ports import ResolveFailure
 from amble.stages.admit import LinkSettings, UrlGate
 from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import Fetcher
 from amble.stages.gate import EgressGate, Fence
-from amble.stages.health import Health
+from amble.stages.health import Health, ResolverWatch
 from amble.stages.journey import Dispatch, Extract
 from amble.stages.lease import Scheduler
 from amble.stages.parse import Extraction
@@ -90,7 +89,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     stack.callback(log.close)
     health = Health(clock, log)
     frontier = await StoreProcess.start(folder.frontier, _store_settings(config), lock_fd=lock.fd)
-    frontier.on_trouble = _trouble_of(health)
+    frontier.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
     stack.push_async_callback(frontier.close)
     archive = DirectoryArchive(
         folder.archive,
@@ -179,7 +178,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
                 fetcher=Fetcher(transport, policy),
                 recorder=recorder,
                 canonicalizer=canonicalizer,
-                on_resolver_trouble=_ResolverWatch(health, resolver).report,
+                on_resolver_trouble=ResolverWatch(health, resolver).report,
             ),
             extract=Extract(
                 extraction=extraction,
@@ -257,39 +256,6 @@ def _warcinfo(config: CrawlConfig) -> dict[str, str]:
         "http-header-user-agent": config.user_agent,
     }
     return fields | ({"operator": config.contact} if config.contact else {})
-
-
-def _trouble_of(health: Health) -> Callable[[str | None], None]:
-    def hear(detail: str | None) -> None:
-        if detail is None:
-            health.clear(Reason.STORE_UNAVAILABLE)
-        else:
-            health.report(Reason.STORE_UNAVAILABLE, detail)
-
-    return hear
-
-
-class _ResolverWatch:
-    """While the resolver is silent, asks it again until it answers; one watch at a time."""
-
-    def __init__(self, health: Health, resolver: DnsResolver) -> None:
-        self._health, self._resolver = health, resolver
-        self._watching: asyncio.Task[None] | None = None
-
-    def report(self, origin: str, detail: str) -> None:
-        """The resolver did not answer for the host of `origin`."""
-        self._health.report(Reason.DNS_UNAVAILABLE, detail)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.get_running_loop().create_task(
-                self._watch(origin), name="resolver watch"
-            )
-
-    async def _watch(self, origin: str) -> None:
-        async def probe() -> str | None:
-            answer = await self._resolver.resolve(host_of(origin + "/"))
-            return answer.detail if isinstance(answer, ResolveFailure) and answer.unavailable else None
-
-        await self._health.probe_until_well(Reason.DNS_UNAVAILABLE, probe)
 
 
 class _Seeder:

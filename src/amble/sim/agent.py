@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +27,7 @@ from amble.domain.policy import (
 )
 from amble.domain.report import Status
 from amble.domain.scope import Scope
-from amble.domain.url import Canonicalizer, host_of
-from amble.ports import ResolveFailure
+from amble.domain.url import Canonicalizer
 from amble.sim.archive import Disk, SimArchive
 from amble.sim.clock import Actor, Dice, SeededEntropy, VirtualClock, VirtualLoop
 from amble.sim.faults import Weather
@@ -42,7 +40,7 @@ from amble.stages.complete import Completion
 from amble.stages.discover import Discovery
 from amble.stages.fetch import Fetcher
 from amble.stages.gate import HOLD_MARGIN_S, EgressGate, Fence
-from amble.stages.health import Health
+from amble.stages.health import Health, ResolverWatch
 from amble.stages.journey import Dispatch, Extract
 from amble.stages.lease import Scheduler
 from amble.stages.parse import Extraction
@@ -183,7 +181,7 @@ class Agent:
         place, host, name = self.place, self.host, self.actor.name
         log = Telemetry(place.history, self.actor)
         health = Health(place.clock, log)
-        host.attach(self.actor, _hear(health))
+        host.attach(self.actor, health.listener(Reason.STORE_UNAVAILABLE))
         frontier = SimFrontier(host, self.actor, place.weather, place.history)
         takeover = await frontier.take_over(name)
         return Crawl(self._parts(frontier, takeover, log, health))
@@ -225,7 +223,7 @@ class Agent:
             frontier=frontier, book=book, policy=POLICY, store_now_ms=scheduler.store_now_ms
         )
         discovery = Discovery(gate=url_gate, archive=archive, batch_links=LINKS_PER_BATCH)
-        watch = _ResolverWatch(health, resolver)
+        watch = ResolverWatch(health, resolver)
 
         async def seed_it() -> int:
             return len(await url_gate.admit_seeds(place.world.seeds))
@@ -274,34 +272,3 @@ class Agent:
         if self.host.alive and self.host.changes() != before:
             self.place.history.violate("reads do not mutate", "a status changed rows")
         return status
-
-
-def _hear(health: Health) -> Callable[[str | None], None]:
-    def hear(detail: str | None) -> None:
-        if detail is None:
-            health.clear(Reason.STORE_UNAVAILABLE)
-        else:
-            health.report(Reason.STORE_UNAVAILABLE, detail)
-
-    return hear
-
-
-class _ResolverWatch:
-    """Asks a silent resolver again until it answers, as the composition root's watch does."""
-
-    def __init__(self, health: Health, resolver: SimResolver) -> None:
-        self._health, self._resolver = health, resolver
-        self._watching: asyncio.Task[None] | None = None
-
-    def report(self, origin: str, detail: str) -> None:
-        """The resolver did not answer for the host of `origin`."""
-        self._health.report(Reason.DNS_UNAVAILABLE, detail)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.get_running_loop().create_task(self._watch(origin))
-
-    async def _watch(self, origin: str) -> None:
-        async def probe() -> str | None:
-            answer = await self._resolver.resolve(host_of(origin + "/"))
-            return answer.detail if isinstance(answer, ResolveFailure) and answer.unavailable else None
-
-        await self._health.probe_until_well(Reason.DNS_UNAVAILABLE, probe)

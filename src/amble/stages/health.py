@@ -14,7 +14,8 @@ from amble.domain.decision import Reason
 from amble.domain.errors import ArchiveUnavailable
 from amble.domain.fetched import BodyRef
 from amble.domain.record import NewRecord, StoredRecord
-from amble.ports import Archive, Clock, Telemetry
+from amble.domain.url import host_of
+from amble.ports import Archive, Clock, ResolveFailure, Resolver, Telemetry
 
 PROBE_EVERY_S = 0.5
 
@@ -48,6 +49,17 @@ class Health:
             self.telemetry.event("trouble.ended", reason=reason.value)
             self._changed.set()
 
+    def listener(self, reason: Reason) -> Callable[[str | None], None]:
+        """For a part that tells by itself: a detail begins the trouble, None ends it."""
+
+        def hear(detail: str | None) -> None:
+            if detail is None:
+                self.clear(reason)
+            else:
+                self.report(reason, detail)
+
+        return hear
+
     def describe(self) -> str | None:
         """One line for people, None when all is well."""
         if not self.troubles:
@@ -60,6 +72,29 @@ class Health:
             self.report(reason, detail)
             await self.clock.sleep(PROBE_EVERY_S)
         self.clear(reason)
+
+
+class ResolverWatch:
+    """While the resolver is silent, asks it again until it answers; one watch at a time."""
+
+    def __init__(self, health: Health, resolver: Resolver) -> None:
+        self._health, self._resolver = health, resolver
+        self._watching: asyncio.Task[None] | None = None
+
+    def report(self, origin: str, detail: str) -> None:
+        """The resolver did not answer for the host of `origin`."""
+        self._health.report(Reason.DNS_UNAVAILABLE, detail)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(
+                self._watch(origin), name="resolver watch"
+            )
+
+    async def _watch(self, origin: str) -> None:
+        async def probe() -> str | None:
+            answer = await self._resolver.resolve(host_of(origin + "/"))
+            return answer.detail if isinstance(answer, ResolveFailure) and answer.unavailable else None
+
+        await self._health.probe_until_well(Reason.DNS_UNAVAILABLE, probe)
 
 
 async def append_when_well(archive: Archive, records: Sequence[NewRecord], health: Health) -> list[BodyRef]:

@@ -17,14 +17,12 @@ from amble.adapters.archive.reader import OPEN_FILES_MAX, SegmentReader
 from amble.adapters.archive.writer import ArchiveLimits, SegmentWriter
 from amble.domain.errors import ArchiveUnavailable
 from amble.domain.fetched import BodyRef
+from amble.domain.pacing import linger_s
 from amble.domain.record import NewRecord, StoredRecord
 from amble.ports import Clock, Entropy
 
 __all__ = ["ArchiveLimits", "DirectoryArchive"]
 
-# Bounds of the linger when it follows the pages under way (`pace`).
-LINGER_S_MAX = 0.040
-PAGES_PER_S = 200
 # Records up to this size together are compressed by the caller, larger ones by the writer thread.
 PREPARED_BYTES_MAX = 256 * 1024
 
@@ -89,7 +87,7 @@ class DirectoryArchive:
 
     def pace(self, in_flight: int) -> None:
         """Wait for others in proportion to the pages under way, so that busy crawls share more of each sync."""
-        self._linger_s = min(LINGER_S_MAX, max(self._limits.linger_s, in_flight / (4 * PAGES_PER_S)))
+        self._linger_s = linger_s(in_flight, at_least_s=self._limits.linger_s)
 
     async def append(self, records: Sequence[NewRecord]) -> list[BodyRef]:
         """Append in order, into one segment; durable on return. Raises ArchiveUnavailable, then nothing is stored."""

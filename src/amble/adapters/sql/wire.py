@@ -33,6 +33,7 @@ from amble.domain.errors import (
     StoreBroken,
     StoreUnavailable,
 )
+from amble.domain.pacing import linger_s
 
 # Frames on their way at once: one being applied, one waiting behind it.
 FRAMES_MAX: Final = 2
@@ -41,10 +42,8 @@ OPERATIONS_MAX: Final = 4_096
 # Candidates in one frame: at the longest URLs that pass the gate, a few dozen megabytes.
 CANDIDATES_MAX: Final = 16_384
 LINGER_S: Final = 0.008
-# Bounds of the linger when it follows the pages under way (`pace`).
+# The least linger when it follows the pages under way (`pace`).
 LINGER_S_MIN: Final = 0.005
-LINGER_S_MAX: Final = 0.040
-PAGES_PER_S: Final = 200
 # The first call after a pause this long goes at once.
 IDLE_S: Final = 0.05
 
@@ -80,12 +79,8 @@ class StoreWire(FrontierCalls):
         self._receiver = self._loop.create_task(self._receive(), name="frontier store replies")
 
     def pace(self, in_flight: int) -> None:
-        """Linger in proportion to the pages under way: what each of them waits is repaid by commits that are shared.
-
-        A lone page passes the store about four times; at `PAGES_PER_S` for all pages together the waits are not what
-        holds a crawl back.
-        """
-        self._linger_s = min(LINGER_S_MAX, max(LINGER_S_MIN, in_flight / (4 * PAGES_PER_S)))
+        """Linger in proportion to the pages under way (domain/pacing.py)."""
+        self._linger_s = linger_s(in_flight, at_least_s=LINGER_S_MIN)
 
     async def _call(self, operation: AnyOperation) -> Any:
         if self._ended is not None:
