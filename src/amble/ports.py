@@ -5,6 +5,7 @@ A port states its promise; one contract suite per port holds every adapter to it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,11 +16,17 @@ from amble.domain.fetched import BodyRef, Timings
 from amble.domain.frontier import (
     AdmitBatch,
     AdmitReport,
+    AdoptAsk,
     Applied,
     Complete,
+    DrainAsk,
+    DrainReply,
+    DropParcels,
     Exclude,
     LeaseAsk,
     LeaseReply,
+    Parcel,
+    ParcelAsk,
     ParseStrike,
     PutBack,
     RecordFailed,
@@ -27,9 +34,12 @@ from amble.domain.frontier import (
     RecordParsed,
     ReserveAsk,
     ReserveReply,
+    Resumable,
     Takeover,
+    TakeoverAsk,
 )
 from amble.domain.manifest import ParseManifest
+from amble.domain.partition import AgentLine, PartitionLine
 from amble.domain.policy import FetchLimits
 from amble.domain.record import IndexFacts, NewRecord, ReplayableBlock, StoredRecord
 
@@ -69,8 +79,11 @@ class Frontier(Protocol):
     same call may be made again. A repeated call with the same key is harmless.
     """
 
-    async def take_over(self, owner: str) -> Takeover:
-        """Become the owner: a new epoch, leases of earlier owners lapse, what they fetched is handed over."""
+    async def take_over(self, ask: TakeoverAsk) -> Takeover:
+        """Become the owner: a new epoch, leases of earlier owners lapse, what they fetched is handed over.
+
+        Raises StoreBroken when `ask.epoch` is given and not current.
+        """
         ...
 
     async def admit(self, batch: AdmitBatch) -> AdmitReport:
@@ -117,12 +130,87 @@ class Frontier(Protocol):
         """Where bytes with this sha256 are already stored by a committed fetch."""
         ...
 
+    async def adopt(self, ask: AdoptAsk) -> list[Resumable]:
+        """Take rows past LEASED that nobody holds (their hold has lapsed or was given up). None under a stale epoch."""
+        ...
+
+    async def drain(self, ask: DrainAsk) -> DrainReply:
+        """Admit candidates of the inbox; they leave it in the same commit. Nothing under a stale epoch."""
+        ...
+
+    async def parcels(self, ask: ParcelAsk) -> list[Parcel]:
+        """The oldest parcels of an outbox, in the order of their numbers. Changes nothing; none under a stale epoch."""
+        ...
+
+    async def deliver(self, parcels: list[Parcel]) -> Applied:
+        """Put parcels into the inboxes of their destinations, those that were taken before left out; one commit.
+
+        STALE when a destination does not live here.
+        """
+        ...
+
+    async def drop_parcels(self, item: DropParcels) -> Applied:
+        """Forget parcels that their destinations have taken. STALE under a stale epoch."""
+        ...
+
     async def expire(self, limit: int) -> int:
         """Return up to `limit` lapsed leases to PENDING and free their slots; how many there were."""
         ...
 
     async def close(self) -> None:
         """Finish what was accepted, checkpoint, and let go of the file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One partition that was claimed: its new epoch, and how long requests of the owner before may still be under way.
+
+    `wait_ms` is 0 where that owner released the partition or never started anything.
+    """
+
+    partition: int
+    epoch: int
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Everything an agent needs to know to keep, claim and hand over partitions.
+
+    `lost`: partitions among those renewed that are not ours any more. `sites_apart`: sites with a partition of their own.
+    """
+
+    agents: Sequence[AgentLine]
+    partitions: Sequence[PartitionLine]
+    lost: Sequence[int]
+    hashed: int
+    sites_apart: Mapping[str, int]
+
+
+class Partitions(Protocol):
+    """Who owns which partition: fenced rows under the clock of the database.
+
+    Each call is one transaction. Raises StoreUnavailable when it is not known to have happened; it may be repeated.
+    """
+
+    async def renew(self, agent: str, holds: Mapping[int, int], ttl_ms: int, *, leaving: bool) -> Roster:
+        """Say that `agent` is alive and renew its holds (partition -> epoch) for `ttl_ms` from now."""
+        ...
+
+    async def claim(self, agent: str, wanted: Sequence[int], ttl_ms: int, hold_ms: int) -> list[Claimed]:
+        """Claim those of `wanted` that nobody holds, each under its next epoch.
+
+        `hold_ms`: the longest time a request of any agent may last after its start was granted.
+        """
+        ...
+
+    async def release(self, agent: str, holds: Mapping[int, int]) -> None:
+        """Give partitions up whose requests are all over: the next owner need not wait."""
+        ...
+
+    async def leave(self, agent: str) -> None:
+        """Forget the agent; what it still holds lapses by itself."""
         ...
 
 
@@ -153,6 +241,7 @@ class Permit:
     """The egress gate's permission to start one request. The only key to a socket; only stages/gate.py makes one.
 
     `address` is the judged and pinned IP address, `deadline_s` the monotonic time at which the request must be over.
+    `start_by_s`: the monotonic time at which it must have begun; from then on another agent may own the origin.
     """
 
     url: str
@@ -164,6 +253,7 @@ class Permit:
     epoch: int
     deadline_s: float
     origin_id: int
+    start_by_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

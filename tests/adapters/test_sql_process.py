@@ -35,6 +35,7 @@ from amble.domain.frontier import (
     RecordParsed,
     ReserveAsk,
     ReserveOutcome,
+    TakeoverAsk,
 )
 from amble.domain.manifest import CursorAdvance, ManifestKey
 from tests.contract.frontier_rig import ALLOW_ALL, DAY, Rig, answer, memory_folder
@@ -65,7 +66,7 @@ def file(tmp_path: Path) -> Path:
 
 async def test_a_crawl_s_first_steps_over_a_real_process(file: Path) -> None:
     store = await StoreProcess.start(file, StoreSettings(default_active_max=4, default_spacing_ms=0))
-    taken = await store.take_over("agent")
+    taken = await store.take_over(TakeoverAsk("agent"))
     report = await store.admit(batch("/x", "/y"))
     reply = await store.lease(LeaseAsk(taken.epoch, 1, 10, 1000))
     assert list(report.verdicts) == [1, 1]
@@ -79,7 +80,7 @@ async def test_a_crawl_s_first_steps_over_a_real_process(file: Path) -> None:
 
 async def test_looking_for_a_body_holds_no_snapshot(file: Path) -> None:
     store = await StoreProcess.start(file)
-    epoch = (await store.take_over("agent")).epoch
+    epoch = (await store.take_over(TakeoverAsk("agent"))).epoch
     await store.admit(batch("/x"))
     (lease,) = (await store.lease(LeaseAsk(epoch, 1, 1, 60_000))).leases
     await store.reserve(ReserveAsk(lease.key, epoch, lease.origin, 0, 60_000, -1, 1))
@@ -157,7 +158,7 @@ async def test_after_kill_9_in_the_middle_of_full_cycles_the_books_balance(file:
     settings = StoreSettings(default_spacing_ms=0)
     for kill_at in (40, 90):
         store = await StoreProcess.start(file, settings)
-        epoch = (await store.take_over("agent")).epoch
+        epoch = (await store.take_over(TakeoverAsk("agent"))).epoch
         await store.admit(batch("/", "/second"))
         work: set[asyncio.Task[None]] = set()
         while len(done) < kill_at:

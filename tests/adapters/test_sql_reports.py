@@ -15,7 +15,7 @@ from amble.domain.attempt import RobotsState
 from amble.domain.decision import Reason
 from amble.domain.errors import CrawlFolderUnusable
 from amble.domain.fetched import BodyRef
-from amble.domain.frontier import Exclude, OriginEffect, OriginOrder, PutBack
+from amble.domain.frontier import Exclude, OriginEffect, OriginOrder, PutBack, TakeoverAsk
 from amble.domain.lifecycle import UrlState
 from amble.domain.report import UrlExplanation
 from amble.domain.robots import RobotsOutcome
@@ -340,7 +340,7 @@ async def test_a_store_in_memory_can_be_asked_through_its_own_connection() -> No
     from amble.adapters.sql.sqlite import SqliteStore
 
     frontier = InlineStore(SqliteStore(":memory:", now_ms=lambda: START))
-    await frontier.take_over("me")
+    await frontier.take_over(TakeoverAsk("me"))
     reports = SqliteReports(":memory:", database=frontier.store.database, now_ms=lambda: START)
     assert reports.status().owner == "me"
     reports.close()

@@ -15,7 +15,7 @@ from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.errors import StoreBroken, StoreUnavailable
-from amble.domain.frontier import AdmitBatch, Candidate, LeaseAsk, ReserveAsk, ReserveOutcome
+from amble.domain.frontier import AdmitBatch, Candidate, LeaseAsk, ReserveAsk, ReserveOutcome, TakeoverAsk
 from amble.domain.manifest import CursorAdvance, ManifestKey
 from tests.contract.frontier_rig import memory_folder
 
@@ -56,7 +56,12 @@ def paths(store: SqliteStore) -> set[str]:
 
 def test_replies_come_in_the_order_of_the_operations(store: SqliteStore) -> None:
     replies = store.apply(
-        [m.TakeOver("me"), admit("/x"), m.FindBody(b"?" * 32), m.TakeLease(LeaseAsk(1, 1, 1, 1000))]
+        [
+            m.TakeOver(TakeoverAsk("me")),
+            admit("/x"),
+            m.FindBody(b"?" * 32),
+            m.TakeLease(LeaseAsk(1, 1, 1, 1000)),
+        ]
     )
     assert replies[0].epoch == 1
     assert list(replies[1].verdicts) == [1]
@@ -139,7 +144,7 @@ def test_a_mistake_in_a_statement_is_no_trouble_of_the_file(store: SqliteStore) 
 
 
 def test_a_batch_that_writes_nothing_commits_nothing(store: SqliteStore) -> None:
-    store.apply([m.TakeOver("me")])
+    store.apply([m.TakeOver(TakeoverAsk("me"))])
     before = store.wal_bytes(), store.database.total_changes()
     store.apply([m.FindBody(b"?" * 32), m.TakeLease(LeaseAsk(1, 1, 9, 1000)), m.Expire(5)])
     assert (store.wal_bytes(), store.database.total_changes()) == before
@@ -150,7 +155,7 @@ def test_a_slow_commit_pushes_the_next_start_back_by_as_much(tmp_path: Path, ori
     times = [0]
     settings = StoreSettings(origins_cached_max=origins_cached_max)
     store = SqliteStore(tmp_path / "f.db", settings, now_ms=lambda: times[0])
-    store.apply([m.TakeOver("me"), admit("/x")])
+    store.apply([m.TakeOver(TakeoverAsk("me")), admit("/x")])
     (reply,) = store.apply([m.TakeLease(LeaseAsk(1, 1, 1, 1000))])
     calls = iter([1_000, 1_700])  # begin of the transaction, after its commit
     store.clock.now = lambda: next(calls)  # type: ignore[method-assign]

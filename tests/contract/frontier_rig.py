@@ -39,6 +39,7 @@ from amble.domain.frontier import (
     ReserveOutcome,
     ReserveReply,
     Takeover,
+    TakeoverAsk,
 )
 from amble.domain.lifecycle import UrlState
 from amble.domain.manifest import CursorAdvance, ManifestKey
@@ -150,7 +151,7 @@ class Rig:
         return await self.take_over(owner)
 
     async def take_over(self, owner: str = "agent") -> Takeover:
-        taken = await self.frontier.take_over(owner)
+        taken = await self.frontier.take_over(TakeoverAsk(owner))
         self.epoch = taken.epoch
         return taken
 

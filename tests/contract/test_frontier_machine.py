@@ -32,6 +32,7 @@ from amble.domain.frontier import (
     RecordParsed,
     ReserveAsk,
     ReserveOutcome,
+    TakeoverAsk,
 )
 from amble.domain.lifecycle import UrlState
 from tests.contract.frontier_rig import ALLOW_ALL, DAY, HOLD, START, Rig, answer, page
@@ -104,7 +105,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self.store = SqliteStore(
             self.folder / "frontier.db", self.settings, now_ms=lambda: self.now, slots=self.slots
         )
-        (taken,) = self.store.apply([m.TakeOver("machine")])
+        (taken,) = self.store.apply([m.TakeOver(TakeoverAsk("machine"))])
         self.epoch = taken.epoch
         self.taken = taken
 

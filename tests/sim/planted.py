@@ -233,7 +233,7 @@ MISTAKES = (
         in_source(
             ownership.Ownership,
             "take_over",
-            "[_open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()]",
+            "[self._open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()]",
             "[]",
         ),
         profile="hostile",

@@ -24,6 +24,7 @@ from amble.domain.frontier import (
     RecordFetched,
     RecordParsed,
     ReserveAsk,
+    TakeoverAsk,
 )
 from amble.domain.robots import RobotsOutcome
 
@@ -75,7 +76,7 @@ def _candidates(origin: str, pages: int) -> list[Candidate]:
 
 
 def _decide_robots(store: SqliteStore, origins: int) -> None:
-    (takeover,) = _apply(store, [m.TakeOver("fill")])
+    (takeover,) = _apply(store, [m.TakeOver(TakeoverAsk("fill"))])
     left = origins
     while left:
         ask = LeaseAsk(takeover.epoch, 1, LEASES_PER_COMMIT, 10 * HOUR)

@@ -21,7 +21,7 @@ from amble.adapters.sql.inline import InlineStore
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
-from amble.domain.frontier import Takeover
+from amble.domain.frontier import Takeover, TakeoverAsk
 from amble.domain.policy import FetchLimits, OriginPolicy, Policy, RetryPolicy, ScopeKind
 from amble.domain.scope import Scope
 from amble.domain.url import Canonicalizer
@@ -162,7 +162,7 @@ class Lines:
         self._life.push_async_callback(transport.close)
         resolver = DnsResolver(["127.0.0.1:1"], clock)
         self._life.push_async_callback(resolver.close)
-        takeover = await frontier.take_over("test")
+        takeover = await frontier.take_over(TakeoverAsk("test"))
         canonicalizer, health = Canonicalizer(), Health(clock, log)
         url_gate = UrlGate(
             frontier,

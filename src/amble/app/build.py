@@ -30,7 +30,7 @@ from amble.app.layout import Folder
 from amble.app.progress import Progress
 from amble.domain.decision import Reason
 from amble.domain.errors import CrawlFolderBusy, StoreUnavailable
-from amble.domain.frontier import Takeover
+from amble.domain.frontier import Takeover, TakeoverAsk
 from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import Canonicalizer, host_of
 from amble.formats.extraction import ExtractionSettings
@@ -224,7 +224,7 @@ def _own(folder: Folder) -> FolderLock:
 
 async def _take_over(frontier: StoreProcess) -> Takeover:
     """Become the owner. Raises StoreUnavailable when the frontier could not be written for a while."""
-    taking = asyncio.ensure_future(frontier.take_over(f"{socket.gethostname()}/{os.getpid()}"))
+    taking = asyncio.ensure_future(frontier.take_over(TakeoverAsk(f"{socket.gethostname()}/{os.getpid()}")))
     while not (await asyncio.wait({taking}, timeout=TAKE_OVER_PATIENCE_S))[0]:
         if frontier.trouble is not None:
             frontier.abandon(StoreUnavailable(frontier.trouble))

@@ -222,7 +222,7 @@ class Crawl:
             asked = min(free, LEASE_BATCH_MAX)
             reply = await parts.scheduler.lease(asked)
             if reply.fenced:
-                parts.fence.lost = True
+                parts.fence.lose_all()
                 continue
             self._count(reply)
             if any(lease.kind != UrlKind.ROBOTS for lease in reply.leases):

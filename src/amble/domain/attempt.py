@@ -49,11 +49,15 @@ class Edge(IntEnum):
 
 
 class LeaseKey(Struct, frozen=True, array_like=True):
-    """Authority over one attempt. Every mutation names it; one that no longer matches is stale and changes nothing."""
+    """Authority over one attempt. Every mutation names it; one that no longer matches is stale and changes nothing.
+
+    `partition` is where the URL lives: it routes a call to its store and finds the epoch that it is made under.
+    """
 
     url_id: int
     attempt: int
     token: bytes
+    partition: int = 0
 
 
 class RobotsState(Struct, frozen=True, array_like=True):

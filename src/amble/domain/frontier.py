@@ -27,6 +27,7 @@ class Candidate(Struct, frozen=True, array_like=True):
 
     `origin` is the origin key ("https://example.org", port only where not default), `path` begins with "/".
     `priority` is a class 0..7, 0 first (see priority.py). `parent` is the url_id of the page it was found on (0: none).
+    `partition` is the one that its site belongs to (see partition.py).
     """
 
     origin: str
@@ -37,22 +38,29 @@ class Candidate(Struct, frozen=True, array_like=True):
     hops: int
     edge: int
     parent: int
+    partition: int = 0
 
 
 class Verdict(IntEnum):
-    """What admission did with one candidate, in the order of the batch."""
+    """What admission did with one candidate, in the order of the batch.
+
+    FORWARDED: it belongs to another partition and is durably on its way to that one's inbox, where it is admitted,
+    known or over budget later.
+    """
 
     ALREADY_KNOWN = 0
     ADMITTED = 1
     OVER_BUDGET = 2
     OVER_SITE_BUDGET = 3
+    FORWARDED = 4
 
 
 class AdmitBatch(Struct, frozen=True, array_like=True):
     """Candidates and, where they come from a manifest, the cursor move that belongs to the same commit.
 
     `rejected` counts what the URL gate refused (reason -> count); `samples` are (url, reason, detail) for `why`.
-    `known` is the number of links that the recent-identity cache recognised: they only count.
+    `known` is the number of links that the recent-identity cache recognised: they only count. `partition` is the one
+    that the batch comes from: its counters count, and candidates of others leave through its outbox.
     """
 
     candidates: list[Candidate]
@@ -61,6 +69,7 @@ class AdmitBatch(Struct, frozen=True, array_like=True):
     samples: list[tuple[str, str, str]] = []
     known: int = 0
     policy_version: int = 1
+    partition: int = 0
 
 
 class AdmitReport(Struct, frozen=True, array_like=True):
@@ -71,7 +80,7 @@ class AdmitReport(Struct, frozen=True, array_like=True):
 
 
 class LeaseAsk(Struct, frozen=True, array_like=True):
-    """Ask for up to `count` leases under `epoch`.
+    """Ask for up to `count` leases of `partition` under `epoch`.
 
     `ttl_ms`: how long a lease may live until it is reserved. `pages_max`: crawl budget of page fetches in all, None
     without bound; pages in flight count. `robots_obey` False skips the robots-first rule.
@@ -83,6 +92,7 @@ class LeaseAsk(Struct, frozen=True, array_like=True):
     ttl_ms: int
     pages_max: int | None = None
     robots_obey: bool = True
+    partition: int = 0
 
 
 class LeaseReply(Struct, frozen=True, array_like=True):
@@ -90,7 +100,8 @@ class LeaseReply(Struct, frozen=True, array_like=True):
 
     `now_ms` is the store's clock. `next_wake_ms`: when the next origin becomes due (None: none is waiting for time).
     `queued`/`in_flight`/`open_manifests` are totals of the frontier; `budget_spent` says that only the page budget binds.
-    `fenced` True: the epoch is not current, nothing may be leased.
+    `fenced` True: the epoch is not current, nothing may be leased. `unparsed`: FETCHED rows, whoever is to parse them.
+    `forwarded`: candidates on their way to or from another partition.
     """
 
     leases: list[Lease]
@@ -102,6 +113,8 @@ class LeaseReply(Struct, frozen=True, array_like=True):
     pages: int
     budget_spent: bool = False
     fenced: bool = False
+    unparsed: int = 0
+    forwarded: int = 0
 
 
 class ReserveAsk(Struct, frozen=True, array_like=True):
@@ -162,7 +175,10 @@ class OriginEffect(Struct, frozen=True, array_like=True):
 
 
 class RecordFetched(Struct, frozen=True, array_like=True):
-    """LEASED to FETCHED; the slot is released. `parse_hold_ms`: how long the same token may hold it for parsing."""
+    """LEASED to FETCHED; the slot is released.
+
+    `parse_hold_ms`: how long the same token may hold it for parsing; 0 offers it to parse workers at once.
+    """
 
     key: LeaseKey
     fetched: Fetched
@@ -208,7 +224,10 @@ class Exclude(Struct, frozen=True, array_like=True):
 
 
 class RecordParsed(Struct, frozen=True, array_like=True):
-    """FETCHED to PARSED: the manifest is durable in the archive at `ref` and has `links` links."""
+    """FETCHED to PARSED: the manifest is durable in the archive at `ref` and has `links` links.
+
+    `hand_over` True: the holder is a parse worker and lets go; the owner of the partition adopts the row at once.
+    """
 
     key: LeaseKey
     extraction_generation: int
@@ -217,6 +236,7 @@ class RecordParsed(Struct, frozen=True, array_like=True):
     content_kind: str
     text_ref: BodyRef | None = None
     title: str = ""
+    hand_over: bool = False
 
 
 class Complete(Struct, frozen=True, array_like=True):
@@ -278,6 +298,80 @@ class OpenManifest(Struct, frozen=True, array_like=True):
     hops: int
     origin: str
     path: str
+
+
+class TakeoverAsk(Struct, frozen=True, array_like=True):
+    """Become the owner of `partition`, whose earlier owner is known to be stopped or can start nothing more.
+
+    `epoch` None: claim it now, under the next epoch. Else it was claimed under `epoch` (see ports.Partitions), and this
+    call takes up what the earlier owner left, once its requests must be over. `resume` False leaves FETCHED rows to
+    parse workers and PARSED rows to `adopt`.
+    """
+
+    owner: str
+    partition: int = 0
+    epoch: int | None = None
+    resume: bool = True
+
+
+class AdoptAsk(Struct, frozen=True, array_like=True):
+    """Take up to `count` rows in `state` (FETCHED or PARSED) that nobody holds, under a new token held for `hold_ms`.
+
+    A parse worker asks for FETCHED pages of any partition: `partition` None. The owner of a partition asks for PARSED
+    rows that parse workers handed over, under its `epoch`. `kinds`: only these kinds (attempt.UrlKind); empty: all.
+    """
+
+    state: int
+    worker: int
+    count: int
+    hold_ms: int
+    partition: int | None = None
+    epoch: int = 0
+    kinds: list[int] = []
+
+
+class Parcel(Struct, frozen=True, array_like=True):
+    """Candidates that cross from one partition to another. Parcels of one `source` to one `destination` have ascending
+    `number`s, and the destination takes each only once, in order.
+    """
+
+    source: int
+    destination: int
+    number: int
+    candidates: list[Candidate]
+    policy_version: int
+
+
+class ParcelAsk(Struct, frozen=True, array_like=True):
+    """The oldest parcels, at most `limit`, that wait in the outbox of `partition` under `epoch`."""
+
+    partition: int
+    epoch: int
+    limit: int
+
+
+class DropParcels(Struct, frozen=True, array_like=True):
+    """The destination has durably taken these parcels of `partition`: (destination, highest number taken)."""
+
+    partition: int
+    epoch: int
+    taken: list[tuple[int, int]]
+
+
+class DrainAsk(Struct, frozen=True, array_like=True):
+    """Admit what waits in the inbox of `partition`, at most `limit` candidates, under `epoch`."""
+
+    partition: int
+    epoch: int
+    limit: int
+
+
+class DrainReply(Struct, frozen=True, array_like=True):
+    """How many candidates left the inbox, how many of them were new, and how many still wait."""
+
+    taken: int
+    admitted: int
+    left: int
 
 
 class Takeover(Struct, frozen=True, array_like=True):

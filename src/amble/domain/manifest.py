@@ -67,11 +67,12 @@ class ParseManifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ManifestKey(Struct, frozen=True, array_like=True):
-    """Which parse: URL, attempt whose body was parsed, extraction generation."""
+    """Which parse: URL, attempt whose body was parsed, extraction generation; and the partition where the URL lives."""
 
     url_id: int
     attempt: int
     extraction_generation: int
+    partition: int = 0
 
 
 class CursorAdvance(Struct, frozen=True, array_like=True):

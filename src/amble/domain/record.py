@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 
@@ -18,8 +19,7 @@ class ReplayableBlock(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexFacts:
+class IndexFacts(Struct, frozen=True, kw_only=True):
     """What the CDXJ line of a record says about the capture; the archive adds digest, file, offset and length."""
 
     url: str
@@ -28,8 +28,7 @@ class IndexFacts:
     status: str  # three digits, or "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRecord:
+class NewRecord(Struct, frozen=True, kw_only=True):
     """One WARC record to append. Built by `formats/warc.py` only.
 
     The block is `head` followed by `body`. `headers` are all fields but Content-Length, the digests and the id of the
@@ -56,8 +55,7 @@ class NewRecord:
         return len(self.head) + self.body_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
+class StoredRecord(Struct, frozen=True, kw_only=True):
     """One record read back. `headers` has the field names as WARC spells them (`WARC-Record-ID`)."""
 
     warc_type: str

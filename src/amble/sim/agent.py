@@ -14,6 +14,7 @@ from amble.app.crawl import Crawl, Parts
 from amble.app.progress import EndReason
 from amble.domain.decision import Reason
 from amble.domain.errors import AmbleError
+from amble.domain.frontier import TakeoverAsk
 from amble.domain.policy import (
     Budget,
     FetchLimits,
@@ -183,7 +184,7 @@ class Agent:
         health = Health(place.clock, log)
         host.attach(self.actor, health.listener(Reason.STORE_UNAVAILABLE))
         frontier = SimFrontier(host, self.actor, place.weather, place.history)
-        takeover = await frontier.take_over(name)
+        takeover = await frontier.take_over(TakeoverAsk(name))
         return Crawl(self._parts(frontier, takeover, log, health))
 
     def _parts(self, frontier: SimFrontier, takeover: Any, log: Telemetry, health: Health) -> Parts:

@@ -36,6 +36,7 @@ from amble.domain.frontier import (
     RecordFailed,
     RecordFetched,
     RecordParsed,
+    TakeoverAsk,
 )
 from amble.domain.policy import Budget, OriginPolicy, Policy
 from amble.domain.politeness import backoff, effective_delay_ms
@@ -346,7 +347,7 @@ class ScaleModel:
         return report
 
     async def _open(self) -> tuple[Scheduler, EgressGate]:
-        epoch = (await self.frontier.take_over("scale model")).epoch
+        epoch = (await self.frontier.take_over(TakeoverAsk("scale model"))).epoch
         seeds = [self._candidate(site, depth=0) for site in self._sites.values()]
         for start in range(0, len(seeds), SEEDS_PER_COMMIT):
             await self.frontier.admit(AdmitBatch(seeds[start : start + SEEDS_PER_COMMIT]))

@@ -7,6 +7,7 @@ version again in one commit. A lease opens no socket; a permit opens one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,12 +88,52 @@ class _Turns:
         return begins_s - now_s
 
 
-@dataclass(slots=True)
-class Fence:
-    """Whether this agent still holds its epoch. Once lost it never comes back: a new life takes a new epoch."""
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Ownership of one partition as its holder knows it: `epoch`, trusted until `until_s` on the monotonic clock."""
 
     epoch: int
-    lost: bool = False
+    until_s: float = math.inf
+
+
+class Fence:
+    """Which partitions this agent may start requests for, under which epochs and until when.
+
+    A partition that is let go or lost starts nothing more; it comes back only under a new epoch.
+    """
+
+    __slots__ = ("_holds",)
+
+    def __init__(self, epoch: int | None = None) -> None:
+        """With `epoch`: partition 0 is held without end, which is what owning a crawl folder means."""
+        self._holds: dict[int, Hold] = {} if epoch is None else {0: Hold(epoch)}
+
+    def trust(self, partition: int, epoch: int, until_s: float = math.inf) -> None:
+        """`partition` is held under `epoch` until `until_s` (monotonic)."""
+        self._holds[partition] = Hold(epoch, until_s)
+
+    def lose(self, partition: int) -> None:
+        """Start nothing more in `partition`."""
+        self._holds.pop(partition, None)
+
+    def lose_all(self) -> None:
+        """Start nothing more at all."""
+        self._holds.clear()
+
+    def held(self, partition: int, now_s: float) -> Hold | None:
+        """The hold on `partition`, None when there is none that can be trusted at `now_s`."""
+        hold = self._holds.get(partition)
+        return hold if hold is not None and now_s < hold.until_s else None
+
+    @property
+    def lost(self) -> bool:
+        """Nothing is held."""
+        return not self._holds
+
+    @property
+    def partitions(self) -> list[int]:
+        """What is held, trusted or not."""
+        return list(self._holds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,8 +156,6 @@ class EgressGate:
 
         `since_s`: when this attempt last started a request (monotonic), None when it has not.
         """
-        if self.fence.lost:
-            return Refusal(reason=Reason.STALE_EPOCH)
         version = -1
         crawl_delay_ms = lease.facts.robots.crawl_delay_ms
         if lease.kind != UrlKind.ROBOTS and self.policy.robots.obey:
@@ -128,8 +167,6 @@ class EgressGate:
 
     async def ask_hop(self, lease: Lease, url: str, *, since_s: float) -> Answer:
         """Permission for one redirect hop of a robots URL, in the schedule of the hop's own origin."""
-        if self.fence.lost:
-            return Refusal(reason=Reason.STALE_EPOCH)
         return await self._permit(lease, url, _Terms(-1, 0, since_s))
 
     def finished(self, permit: Permit) -> None:
@@ -169,6 +206,8 @@ class EgressGate:
         return Refusal(reason=Reason.ROBOTS_DISALLOWED, detail=f"Disallow: {pattern}", final=True)
 
     async def _permit(self, lease: Lease, url: str, terms: _Terms) -> Answer:
+        if self._held(lease) is None:
+            return Refusal(reason=Reason.STALE_EPOCH)
         origin = origin_of(url)
         if origin.port in REFUSED_PORTS:
             # Links are held to this when they are admitted; where a robots.txt redirects to is asked for at once.
@@ -200,6 +239,9 @@ class EgressGate:
                 self._release_address(address)
         return answer
 
+    def _held(self, lease: Lease) -> Hold | None:
+        return self.fence.held(lease.key.partition, self.clock.monotonic_s())
+
     def _release_address(self, address: str) -> None:
         self._address_active[address] -= 1
         if self._address_active[address] <= 0:
@@ -219,6 +261,9 @@ class EgressGate:
 
     async def _reserve(self, lease: Lease, url: str, origin: Origin, address: str, terms: _Terms) -> Answer:
         limits = self.policy.fetch
+        hold = self._held(lease)
+        if hold is None:
+            return Refusal(reason=Reason.STALE_EPOCH)
         asked_s = self.clock.monotonic_s()
         hold_s = limits.longest_s + HOLD_MARGIN_S
         delay_ms = effective_delay_ms(
@@ -230,7 +275,7 @@ class EgressGate:
         reply = await self.frontier.reserve(
             ReserveAsk(
                 key=lease.key,
-                epoch=self.fence.epoch,
+                epoch=hold.epoch,
                 origin=origin.key,
                 delay_ms=delay_ms,
                 hold_ms=int(hold_s * 1000),
@@ -241,7 +286,7 @@ class EgressGate:
             )
         )
         if reply.outcome != ReserveOutcome.GRANTED:
-            return self._refused(reply)
+            return self._refused(reply, lease)
         if lease.facts.active_max > 1:
             wait_s = self._turns.wait_s(origin.key, delay_ms / 1000, self.clock.monotonic_s())
             if wait_s > TURN_WAIT_S_MAX:
@@ -253,6 +298,9 @@ class EgressGate:
         if deadline_s - now_s < limits.longest_s / 2:
             # The store took so long to answer that the slot would end in the middle of the request.
             return Refusal(reason=Reason.STORE_UNAVAILABLE, detail="the reservation came too late to be used")
+        hold = self._held(lease)
+        if hold is None:
+            return Refusal(reason=Reason.STALE_EPOCH)
         return Permit(
             url=url,
             scheme=origin.scheme,
@@ -260,18 +308,19 @@ class EgressGate:
             port=origin.port,
             target=target_of(url),
             address=address,
-            epoch=self.fence.epoch,
+            epoch=hold.epoch,
             deadline_s=deadline_s,
             origin_id=reply.origin_id,
+            start_by_s=hold.until_s,
         )
 
-    def _refused(self, reply: ReserveReply) -> Refusal | Lapsed:
+    def _refused(self, reply: ReserveReply, lease: Lease) -> Refusal | Lapsed:
         match ReserveOutcome(reply.outcome):
             case ReserveOutcome.STALE:
                 return Lapsed()
             case ReserveOutcome.FENCED:
-                self.fence.lost = True
-                self.telemetry.event("gate.fenced", epoch=self.fence.epoch)
+                self.fence.lose(lease.key.partition)
+                self.telemetry.event("gate.fenced", partition=lease.key.partition)
                 return Refusal(reason=Reason.STALE_EPOCH)
             case ReserveOutcome.NOT_YET:
                 return Refusal(reason=Reason.NOT_YET, retry_in_ms=max(0, reply.until_ms - reply.now_ms))

@@ -292,7 +292,9 @@ class Extract:
     async def _discover(self, source: Source, extracted: Extracted) -> None:
         lease, manifest = source.lease, extracted.parsed.manifest
         await self.discovery.consume(
-            ManifestKey(lease.key.url_id, lease.key.attempt, extracted.generation),
+            ManifestKey(
+                lease.key.url_id, lease.key.attempt, extracted.generation, lease.key.partition
+            ),
             manifest.links,
             depth=lease.depth,
             hops=lease.hops,

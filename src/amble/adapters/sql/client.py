@@ -9,12 +9,18 @@ from amble.domain.fetched import BodyRef
 from amble.domain.frontier import (
     AdmitBatch,
     AdmitReport,
+    AdoptAsk,
     Applied,
     Complete,
+    DrainAsk,
+    DrainReply,
+    DropParcels,
     Exclude,
     LeaseAsk,
     LeaseReply,
     OriginOrder,
+    Parcel,
+    ParcelAsk,
     ParseStrike,
     PutBack,
     RecordFailed,
@@ -23,7 +29,9 @@ from amble.domain.frontier import (
     RequeueOrder,
     ReserveAsk,
     ReserveReply,
+    Resumable,
     Takeover,
+    TakeoverAsk,
 )
 
 
@@ -34,9 +42,9 @@ class FrontierCalls:
         """Apply one operation durably; its reply. Raises StoreUnavailable, StoreBroken."""
         raise NotImplementedError
 
-    async def take_over(self, owner: str) -> Takeover:
+    async def take_over(self, ask: TakeoverAsk) -> Takeover:
         """See ports.Frontier.take_over."""
-        reply: Takeover = await self._call(messages.TakeOver(owner))
+        reply: Takeover = await self._call(messages.TakeOver(ask))
         return reply
 
     async def admit(self, batch: AdmitBatch) -> AdmitReport:
@@ -91,6 +99,29 @@ class FrontierCalls:
         """See ports.Frontier.expire."""
         reply: int = await self._call(messages.Expire(limit))
         return reply
+
+    async def adopt(self, ask: AdoptAsk) -> list[Resumable]:
+        """See ports.Frontier.adopt."""
+        reply: list[Resumable] = await self._call(messages.Adopt(ask))
+        return reply
+
+    async def drain(self, ask: DrainAsk) -> DrainReply:
+        """See ports.Frontier.drain."""
+        reply: DrainReply = await self._call(messages.Drain(ask))
+        return reply
+
+    async def parcels(self, ask: ParcelAsk) -> list[Parcel]:
+        """See ports.Frontier.parcels."""
+        reply: list[Parcel] = await self._call(messages.Parcels(ask))
+        return reply
+
+    async def deliver(self, parcels: list[Parcel]) -> Applied:
+        """See ports.Frontier.deliver."""
+        return Applied(await self._call(messages.Deliver(parcels)))
+
+    async def drop_parcels(self, item: DropParcels) -> Applied:
+        """See ports.Frontier.drop_parcels."""
+        return Applied(await self._call(messages.DropParcels(item)))
 
     async def set_origin(self, order: OriginOrder) -> Applied:
         """Pause, resume, or set the limits of an origin; STALE when nothing would change. Durable, audited."""

@@ -94,6 +94,7 @@ class Leasing:
             pages=value(tally.PAGES),
             budget_spent=budget_spent and value(tally.QUEUED) > 0,
             fenced=fenced,
+            unparsed=fetched,
         )
 
     def _turn(self, origin: Origin, turns: _Turns) -> None:
@@ -191,7 +192,7 @@ class Leasing:
         books.execute(_LEASE, (url_id, attempt, token, worker, expires_at, generation, tries, strikes))
         validators = Validators(etag, modified) if etag is not None or modified is not None else None
         lease = Lease(
-            LeaseKey(url_id, attempt, token),
+            LeaseKey(url_id, attempt, token, books.settings.partition),
             origin.id,
             origin.key,
             path,

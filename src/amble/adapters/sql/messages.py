@@ -38,7 +38,7 @@ class Operation(Struct, frozen=True, array_like=True, tag_field="op"):
 class TakeOver(Operation, tag=1, frozen=True, array_like=True):
     """take_over"""
 
-    value: str
+    value: frontier.TakeoverAsk
 
 
 class Admit(Operation, tag=2, frozen=True, array_like=True):
@@ -125,6 +125,36 @@ class Requeue(Operation, tag=15, frozen=True, array_like=True):
     value: frontier.RequeueOrder
 
 
+class Adopt(Operation, tag=16, frozen=True, array_like=True):
+    """adopt"""
+
+    value: frontier.AdoptAsk
+
+
+class Drain(Operation, tag=17, frozen=True, array_like=True):
+    """drain"""
+
+    value: frontier.DrainAsk
+
+
+class Parcels(Operation, tag=18, frozen=True, array_like=True):
+    """parcels"""
+
+    value: frontier.ParcelAsk
+
+
+class Deliver(Operation, tag=19, frozen=True, array_like=True):
+    """deliver"""
+
+    value: list[frontier.Parcel]
+
+
+class DropParcels(Operation, tag=20, frozen=True, array_like=True):
+    """drop_parcels"""
+
+    value: frontier.DropParcels
+
+
 AnyOperation = (
     TakeOver
     | Admit
@@ -141,6 +171,11 @@ AnyOperation = (
     | Expire
     | SetOrigin
     | Requeue
+    | Adopt
+    | Drain
+    | Parcels
+    | Deliver
+    | DropParcels
 )
 
 
@@ -173,6 +208,9 @@ _REPLIES: dict[type[Operation], Any] = {
     FindBody: BodyRef | None,
     Expire: int,
     Requeue: int,
+    Adopt: list[frontier.Resumable],
+    Drain: frontier.DrainReply,
+    Parcels: list[frontier.Parcel],
 }
 REPLY_DECODERS: dict[type[Operation], Decoder[Any]] = {
     operation: Decoder(_REPLIES.get(operation, frontier.Applied)) for operation in AnyOperation.__args__

@@ -11,7 +11,7 @@ from amble.adapters.sql.statements import load
 from amble.domain.attempt import Lease, LeaseKey
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Fetched
-from amble.domain.frontier import OpenManifest, Resumable, Takeover
+from amble.domain.frontier import OpenManifest, Resumable, Takeover, TakeoverAsk
 from amble.domain.lifecycle import UrlState
 from amble.domain.manifest import ManifestKey
 
@@ -24,6 +24,9 @@ _PARSED = int(UrlState.PARSED)
 # id, state, attempt, path, kind, depth, hops, tries, generation, strikes, answer: one row of `resumable`.
 ResumableRow = tuple[int, int, int, str, int, int, int, int, int, int, bytes]
 
+# url_id, attempt, generation, ref, cursor, links, depth, hops, origin, path: one row of `open_manifests`.
+OpenRow = tuple[int, int, int, bytes, int, int, int, int, str, str]
+
 
 class Ownership:
     """The operation `take_over`. What it returns is bounded by the parse backlog that the agent allows itself."""
@@ -33,17 +36,20 @@ class Ownership:
         self._gatekeeping = gatekeeping
         self._decode = Decoder(Fetched).decode
 
-    def take_over(self, owner: str) -> Takeover:
+    def take_over(self, ask: TakeoverAsk) -> Takeover:
         """See ports.Frontier.take_over."""
         books = self._books
-        books.epoch = books.execute(_CLAIM, (owner,)).fetchone()[0]
+        if ask.epoch is None:
+            books.epoch = books.execute(_CLAIM, (ask.owner,)).fetchone()[0]
+        elif ask.epoch != books.epoch:
+            raise StoreBroken(f"partition {ask.partition} is under epoch {books.epoch}, not {ask.epoch}")
         lapsed = books.execute(_LEASED_ROWS).fetchall()
         self._gatekeeping.requeue_leased(lapsed)
         return Takeover(
             epoch=books.epoch,
             lapsed=len(lapsed),
             resumables=[self._resumable(row) for row in books.execute(_RESUMABLE).fetchall()],
-            open_manifests=[_open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()],
+            open_manifests=[self._open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()],
             now_ms=books.now,
         )
 
@@ -57,7 +63,7 @@ class Ownership:
         books.execute(_RETOKEN, (url_id, token, hold_until))
         origin = books.ledger.by_id(url_id >> SLOT_BITS)
         lease = Lease(
-            LeaseKey(url_id, attempt, token),
+            LeaseKey(url_id, attempt, token, books.settings.partition),
             origin.id,
             origin.key,
             path,
@@ -80,8 +86,7 @@ class Ownership:
             lease, fetched, strikes, BodyRef.unpack(ref), extraction_generation, links, content_kind
         )
 
-
-def _open(row: tuple[int, int, int, bytes, int, int, int, int, str, str]) -> OpenManifest:
-    url_id, attempt, generation, ref, cursor, links, depth, hops, origin, path = row
-    key = ManifestKey(url_id, attempt, generation)
-    return OpenManifest(key, BodyRef.unpack(ref), cursor, links, depth, hops, origin, path)
+    def _open(self, row: OpenRow) -> OpenManifest:
+        url_id, attempt, generation, ref, cursor, links, depth, hops, origin, path = row
+        key = ManifestKey(url_id, attempt, generation, self._books.settings.partition)
+        return OpenManifest(key, BodyRef.unpack(ref), cursor, links, depth, hops, origin, path)

@@ -9,9 +9,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     """Defaults of an origin without settings of its own, the discovery budget, and the bounds of the file's logs.
 
     An origin may hold `urls_per_origin_start` URLs plus `urls_per_fetched_page` for each page fetched there, and
-    never more than `urls_per_origin_max`. A site may have `origins_per_site_max` origins.
+    never more than `urls_per_origin_max`. A site may have `origins_per_site_max` origins. `partition` is the one that
+    lives in this file.
     """
 
+    partition: int = 0
     default_active_max: int = 1
     default_spacing_ms: int = 2_000
     urls_per_origin_start: int = 20_000
