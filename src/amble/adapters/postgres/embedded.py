@@ -50,6 +50,7 @@ PORT_TRIES = 8
 # A path of a Unix socket has at most 107 bytes, and the name in the folder takes 15.
 SOCKET_FOLDER_BYTES_MAX = 90
 _POLL_S = 0.005
+LAST_WORDS = 3
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -206,10 +207,11 @@ class EmbeddedPostgres:
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Shut down: `smart` waits for clients to leave, `fast` throws them out, `immediate` recovers at the next start."""
-        if self.running:
+        told = self._postmaster()
+        if told is not None and self.running:
             self.thaw()
-            _signal(self.pid, _STOP_SIGNALS[mode])
-        self._wait_for_the_end(STOP_S_MAX)
+            _signal(told[0], _STOP_SIGNALS[mode])
+        self._wait_for_the_end(STOP_S_MAX if told else 0.0)
 
     def kill(self) -> None:
         """SIGKILL to every process of the server: a crash. The files stay as they are, and so does the port."""
@@ -429,7 +431,6 @@ def _quoted(value: str) -> str:
 
 
 def _complaint(log: str) -> str:
-    """The last line that tells why, else the last line."""
-    lines = [line for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if "FATAL" in line or "PANIC" in line or "LOG:  could not" in line]
-    return (telling or lines or ["it said nothing"])[-1]
+    """Its last words as one line, without times and process ids."""
+    said = [line.rpartition("] ")[2].strip() for line in log.splitlines() if line.strip()]
+    return "; ".join(said[-LAST_WORDS:]) or "it said nothing"
