@@ -54,6 +54,10 @@ _ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "1",
+    # What a page frees serves the next one: given back to the kernel, it would be faulted in and zeroed for each page.
+    "MALLOC_TRIM_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(1024 * 1024),
 }
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONHOME")
 
