@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from amble.adapters.archive.directory import DirectoryArchive
+from amble.adapters.archive.objects import ObjectLimits
+from amble.adapters.archive.objects_open import open_archive_url
 from amble.adapters.system import SystemClock, SystemEntropy
 from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
 from amble.domain.fetched import BodyRef
 from amble.formats import warc
 from amble.ports import Archive
 from tests.support.exchanges import HEAD, Body, Ids, exchange, page, response
+from tests.support.s3 import S3Server
 
 
 class SpoolFailure(Body):
@@ -24,6 +27,12 @@ class SpoolFailure(Body):
     def pieces(self) -> Iterator[bytes]:
         yield b"first"
         raise RuntimeError("the spool is gone")
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with S3Server.running(tmp_path_factory.mktemp("s3")) as s3:
+        yield s3
 
 
 class ArchiveContract:
@@ -182,3 +191,31 @@ class TestDirectoryArchive(ArchiveContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Callable[[], Archive]:
         return lambda: DirectoryArchive(tmp_path / "archive", SystemClock(), SystemEntropy())
+
+
+class TestObjectArchive(ArchiveContract):
+    """Over HTTP, on a real server."""
+
+    @pytest.fixture
+    def reopen(self, s3: S3Server, tmp_path: Path) -> Callable[[], Archive]:
+        limits = ObjectLimits(linger_s=0.01)
+        url, environment = s3.url(tmp_path.name), s3.environment()
+        return lambda: open_archive_url(
+            url, SystemClock(), SystemEntropy(), limits=limits, environment=environment
+        )
+
+
+class TestObjectArchiveInMemory(ArchiveContract):
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], Archive]:
+        limits = ObjectLimits(linger_s=0.005)
+        return lambda: open_archive_url(f"memory://{tmp_path}", SystemClock(), SystemEntropy(), limits=limits)
+
+
+class TestObjectArchiveInAFolder(ArchiveContract):
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], Archive]:
+        limits = ObjectLimits(linger_s=0.005)
+        return lambda: open_archive_url(
+            f"file://{tmp_path}/archive", SystemClock(), SystemEntropy(), limits=limits
+        )
