@@ -6,7 +6,8 @@ all that politeness towards the site needs. The number of partitions is fixed wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import xxhash
@@ -71,41 +72,43 @@ class AgentLine(Struct, frozen=True, kw_only=True):
     partitions: int = 0
 
 
-def share_of(agents: Collection[str], partitions: Sequence[int]) -> dict[str, int]:
-    """How many partitions each live agent should own: as even as can be, the remainder to the first in name order."""
+def share_of(agents: Collection[str], owners: Mapping[int, str]) -> dict[str, int]:
+    """How many partitions each agent should own: as even as can be, reached with the fewest moves.
+
+    `owners`: every partition's owner, "" where there is none. Where the partitions cannot be divided evenly, those that
+    own the most keep one more (then the first by name), so that a balanced fleet moves nothing.
+    """
     if not agents:
         return {}
-    least, more = divmod(len(partitions), len(agents))
-    return {agent: least + (place < more) for place, agent in enumerate(sorted(agents))}
+    owned = Counter(owners.values())
+    least, more = divmod(len(owners), len(agents))
+    order = sorted(agents, key=lambda agent: (-owned[agent], agent))
+    return {agent: least + (place < more) for place, agent in enumerate(order)}
 
 
 def to_claim(me: str, agents: Collection[str], owners: Mapping[int, str]) -> list[int]:
-    """Free partitions that `me` should claim now. `owners`: every partition's live owner, "" where there is none.
+    """Free partitions that `me` should claim now, the dearest to it first.
 
     Agents that decide at the same moment from the same facts prefer different partitions (rendezvous hashing), so
-    that they rarely try for the same one.
+    that they rarely try for the same one. `agents`: those that live and stay.
     """
-    mine = sum(owner == me for owner in owners.values())
-    room = share_of(agents, list(owners)).get(me, 0) - mine
+    room = share_of(agents, owners).get(me, 0) - _owned(me, owners)
     free = [partition for partition, owner in owners.items() if not owner]
     return sorted(free, key=lambda partition: _weight(me, partition), reverse=True)[: max(0, room)]
 
 
 def to_hand_over(me: str, agents: Collection[str], owners: Mapping[int, str]) -> list[int]:
-    """Partitions that `me` should hand over, so that others reach their share. As few as possible.
+    """Partitions that `me` should hand over, so that others reach their share. As few as possible, none without need.
 
-    Nothing is handed over while free partitions would do: an agent that joins takes those first.
+    An agent that is not among `agents` (it leaves) hands over all it has.
     """
+    surplus = _owned(me, owners) - share_of(agents, owners).get(me, 0)
     mine = [partition for partition, owner in owners.items() if owner == me]
-    surplus = len(mine) - share_of(agents, list(owners)).get(me, 0)
-    missing = sum(
-        max(0, share - sum(owner == agent for owner in owners.values()))
-        for agent, share in share_of(agents, list(owners)).items()
-        if agent != me
-    )
-    free = sum(not owner for owner in owners.values())
-    giving = max(0, min(surplus, missing - free))
-    return sorted(mine, key=lambda partition: _weight(me, partition))[:giving]
+    return sorted(mine, key=lambda partition: _weight(me, partition))[: max(0, surplus)]
+
+
+def _owned(agent: str, owners: Mapping[int, str]) -> int:
+    return sum(owner == agent for owner in owners.values())
 
 
 def _weight(agent: str, partition: int) -> int:
