@@ -150,8 +150,14 @@ class Shards:
             due = [shard for shard in rotated if shard.is_due(now_s)][:room]
             if not due:
                 break
-            for reply in await self._ask(ask, due, room):
-                leases += reply.leases
+            answers = await self._ask(ask, due, room)
+            leases += [
+                lease for answer in answers if isinstance(answer, LeaseReply) for lease in answer.leases
+            ]
+            troubles = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+            # What others have leased must not be lost because one of them cannot answer.
+            if len(troubles) == len(answers) and not leases:
+                raise troubles[0]
         return self._merged(leases)
 
     def _rotated(self) -> list[Shard]:
@@ -161,20 +167,15 @@ class Shards:
         self._turn = (self._turn + 1) % len(shards)
         return shards[self._turn :] + shards[: self._turn]
 
-    async def _ask(self, ask: LeaseAsk, due: Sequence[Shard], room: int) -> list[LeaseReply]:
+    async def _ask(
+        self, ask: LeaseAsk, due: Sequence[Shard], room: int
+    ) -> Sequence[LeaseReply | StoreUnavailable]:
         share, more = divmod(room, len(due))
         asks = [(shard, share + (place < more)) for place, shard in enumerate(due)]
         if ask.pages_max is not None:
             # One after the other, because each has what the others leave of the budget.
-            answers = [await self._answer(ask, shard, count) for shard, count in asks]
-        else:
-            answers = await asyncio.gather(*(self._answer(ask, shard, count) for shard, count in asks))
-        replies = [answer for answer in answers if isinstance(answer, LeaseReply)]
-        troubles = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
-        # What others have leased must not be lost because one of them cannot answer.
-        if troubles and not replies:
-            raise troubles[0]
-        return replies
+            return [await self._answer(ask, shard, count) for shard, count in asks]
+        return await asyncio.gather(*(self._answer(ask, shard, count) for shard, count in asks))
 
     async def _answer(self, ask: LeaseAsk, shard: Shard, count: int) -> LeaseReply | StoreUnavailable:
         pages_max = ask.pages_max
@@ -189,7 +190,7 @@ class Shards:
                 replace(ask, partition=shard.partition, epoch=shard.epoch, count=count, pages_max=pages_max)
             )
         except StoreUnavailable as trouble:
-            shard.changed = True
+            shard.due_s = self.clock.monotonic_s() + LOOK_EVERY_S
             return trouble
         shard.heard(reply, count, self.clock.monotonic_s())
         self._now_ms = reply.now_ms
