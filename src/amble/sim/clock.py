@@ -21,6 +21,8 @@ STEPS_MAX = 3_000_000
 WALL_START_S = 1_767_225_600.0
 # A coroutine that is closed may wait again in a `finally`; it is closed again this often.
 _CLOSES_MAX = 8
+# More tasks than can end within one turn of the loop.
+_ENDED_MAX = 1_024
 
 
 class OutOfSteps(Exception):
@@ -43,6 +45,8 @@ class Actor:
         self.dies_at: int | None = None
         self.held: deque[asyncio.Handle] = deque()
         self.tasks: dict[VirtualTask, None] = {}
+        # Tasks that are done, and whose waiters may not have heard so yet.
+        self.ended: deque[VirtualTask] = deque(maxlen=_ENDED_MAX)
         self.on_death: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
@@ -249,7 +253,11 @@ class VirtualLoop:
                 # Nobody is left who could ask how it ended.
                 task._log_traceback = False
             _close(task.get_coro())
+        for task in actor.ended:
+            # It failed, and whoever would have looked at that died first.
+            task._log_traceback = False
         actor.tasks.clear()
+        actor.ended.clear()
         token = _ACTOR.set(_NOBODY)
         try:
             actor.on_death()
@@ -267,6 +275,7 @@ class _Forget:
 
     def __call__(self, task: Any) -> None:
         self._actor.tasks.pop(task, None)
+        self._actor.ended.append(task)
 
 
 def _close(coro: Any) -> None:
