@@ -205,6 +205,27 @@ class EmbeddedPostgres:
                 break
         raise StoreUnavailable(f"the PostgreSQL server in {self.folder} did not start: {_complaint(said)}")
 
+    def reload(self, settings: Mapping[str, str]) -> None:
+        """Change settings that need no restart, now and for later starts. Takes effect within moments."""
+        self._settings.update(settings)
+        self._configure()
+        _signal(self.pid, signal.SIGHUP)
+
+    def clone_to(self, folder: Path) -> None:
+        """Copy the running cluster into a new folder, to `start` it there: the beginning of a standby.
+
+        Raises StoreUnavailable with the words of pg_basebackup.
+        """
+        copy = EmbeddedPostgres(folder.absolute(), self.binaries, self.user, self.host, 0)
+        copy._prepare_folder()
+        self._write(copy._password_file, self.password + "\n", mode=0o600)
+        self.run(
+            [
+                self.binaries.program("pg_basebackup"), "-h", str(self._socket_folder), "-p", str(self.port),
+                "-U", SUPERUSER, "-D", str(copy.data), "-X", "stream", "-c", "fast", "--no-sync",
+            ]
+        )  # fmt: skip
+
     def stop(self, mode: StopMode = "fast") -> None:
         """Shut down: `smart` waits for clients to leave, `fast` throws them out, `immediate` recovers at the next start."""
         told = self._postmaster()
