@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -618,6 +619,36 @@ def test_a_service_is_confined_and_still_lets_parser_children_confine_themselves
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
 
 
+# --- how much memory it may take ------------------------------------------------------------------------------------
+
+# Beside its parser children: the process itself, and bodies of up to 1 MiB for every request under way.
+OWN_BYTES = 1 << 30
+_UNITS = {"g": 1 << 30, "G": 1 << 30, "Gi": 1 << 30}
+
+
+def _bytes(text: str) -> int:
+    count, unit = re.fullmatch(r"(\d+)([A-Za-z]+)", text).groups()  # type: ignore[union-attr]
+    return int(count) * _UNITS[unit]
+
+
+@pytest.mark.parametrize("command", ["agent", "parse"])
+def test_every_parser_child_may_have_its_bound_at_once(command: str) -> None:
+    """Where a container is killed as a whole, one hostile page would otherwise end all that runs in it."""
+    limits = {
+        "compose": _compose()["services"][command]["deploy"]["resources"]["limits"]["memory"],
+        "kubernetes": _container(_manifests()["Deployment", f"amble-{command}"])["resources"]["limits"][
+            "memory"
+        ],
+        "systemd": _unit(SYSTEMD / f"amble-{command}@.service")["Service"]["MemoryMax"],
+    }
+    for configuration in (DEPLOY / "amble.toml", KUBERNETES / "amble.toml"):
+        parse = tomllib.loads(configuration.read_text())["parse"]
+        wanted = parse["children"] * parse.get("memory_bytes_max", ParseLimits().memory_bytes_max) + OWN_BYTES
+        assert {where: _bytes(limit) >= wanted for where, limit in limits.items()} == dict.fromkeys(
+            limits, True
+        )
+
+
 # --- how long a stop may take --------------------------------------------------------------------------------------
 
 
@@ -631,11 +662,17 @@ def _grace_periods(command: str) -> dict[str, float]:
     }
 
 
+def _configured(section: str, key: str, default: float) -> float:
+    """The largest value that a configuration gives."""
+    files = (DEPLOY / "amble.toml", KUBERNETES / "amble.toml")
+    return max(tomllib.loads(path.read_text()).get(section, {}).get(key, default) for path in files)
+
+
 def test_an_agent_has_time_to_finish_its_requests_and_hand_over() -> None:
     for where, seconds in _grace_periods("agent").items():
-        assert seconds >= FetchLimits().total_s + HAND_OVER_S_MIN, where
+        assert seconds >= _configured("fetch", "total_s", FetchLimits().total_s) + HAND_OVER_S_MIN, where
 
 
 def test_a_parse_worker_has_time_to_finish_its_page() -> None:
     for where, seconds in _grace_periods("parse").items():
-        assert seconds >= ParseLimits().wall_s + 5, where
+        assert seconds >= _configured("parse", "wall_s", ParseLimits().wall_s) + 5, where
