@@ -788,3 +788,38 @@ def test_it_works_the_same_on_uvloop(tmp_path: Path) -> None:
         await transport.close()
 
     uvloop.run(run())
+
+
+# -- the right to begin ------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_whose_right_to_begin_has_ended_does_not_even_connect(transport: Transport) -> None:
+    async with RawServer(polite) as server:
+        failure = await failed(transport, server.permit(begin_within_s=-0.001))
+        assert (failure.category, failure.stale) == (Category.STALE_EPOCH, False)
+        assert await fetched(transport, server.permit("/ok", begin_within_s=10.0))
+        assert (server.connections, [r.split(b" ")[1] for r in server.requests]) == (1, [b"/ok"])
+
+
+async def test_the_right_to_begin_is_asked_again_when_the_connection_has_come_about(make: Make) -> None:
+    transport = make()
+    async with RawServer(polite) as server:
+        # The loop hears of the connection only after the right has ended, as after a long pause of this process.
+        begun = asyncio.ensure_future(transport.fetch(server.permit(begin_within_s=0.05), Ask()))
+        await asyncio.sleep(0)
+        time.sleep(0.1)
+        failure = await begun
+        assert isinstance(failure, FetchFailure)
+        assert failure.category is Category.STALE_EPOCH
+        await fetched(transport, server.permit(begin_within_s=10.0))
+        assert len(server.requests) == 1
+
+
+async def test_a_kept_connection_carries_no_request_whose_right_to_begin_has_ended(
+    transport: Transport,
+) -> None:
+    async with RawServer(polite) as server:
+        await fetched(transport, server.permit("/1"))
+        failure = await failed(transport, server.permit("/2", begin_within_s=-0.001))
+        assert (failure.category, failure.stale) == (Category.STALE_EPOCH, False)
+        assert [request.split(b" ")[1] for request in server.requests] == [b"/1"]

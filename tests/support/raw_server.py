@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 import struct
@@ -131,11 +132,17 @@ class RawServer:
         host: str = "h.test",
         address: str = "",
         within_s: float = 10.0,
+        begin_within_s: float = math.inf,
     ) -> Permit:
         """Permission for one request to this server."""
-        scheme = "https" if self.tls is not None else "http"
         return permit(
-            self.port, target, scheme=scheme, host=host, address=address or self.host, within_s=within_s
+            self.port,
+            target,
+            scheme="https" if self.tls is not None else "http",
+            host=host,
+            address=address or self.host,
+            within_s=within_s,
+            begin_within_s=begin_within_s,
         )
 
 
@@ -147,6 +154,7 @@ def permit(
     host: str = "h.test",
     address: str = "127.0.0.1",
     within_s: float = 10.0,
+    begin_within_s: float = math.inf,
 ) -> Permit:
     """Permission for one request, as the gate would give it."""
     return Permit(
@@ -159,6 +167,7 @@ def permit(
         epoch=1,
         deadline_s=time.monotonic() + within_s,
         origin_id=1,
+        start_by_s=time.monotonic() + begin_within_s,
     )
 
 

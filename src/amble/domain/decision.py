@@ -5,8 +5,9 @@ A reason is a stable word: it is stored, counted, shown by `why` and documented 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Reason(StrEnum):
@@ -87,19 +88,18 @@ class Category(StrEnum):
     REFUSED_DESTINATION = "refused_destination"
     PARSE_FAILED = "parse_failed"
     LOCAL_LIMIT = "local_limit"
+    STALE_EPOCH = "stale_epoch"
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """The URL gate said no to a candidate. `detail` is for people: the rule, the limit, the part that offends."""
 
     reason: Reason
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """The egress gate said no to one start. Nothing was spent.
 
     `retry_in_ms`: the URL need not be offered again sooner; 0 leaves it to the ledger. `final` True: not in this

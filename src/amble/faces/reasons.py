@@ -151,6 +151,9 @@ CATEGORIES: dict[Category, Explanation] = {
         "This machine had no file or no room to keep the answer; the site is not to blame and no try is counted.",
         "amble doctor",
     ),
+    Category.STALE_EPOCH: Explanation(
+        "The right to start requests at the site ended before this one began; no try is counted."
+    ),
     Category.INTERNAL: Explanation("A mistake in amble.", "report it with the log in the crawl folder"),
 }
 

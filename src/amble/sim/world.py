@@ -508,6 +508,8 @@ class SimTransport:
         """See ports.Transport. The request is in the world's log from its start to its end, whoever ends it."""
         if self._loop.time() >= permit.deadline_s:
             return FetchFailure(Category.TIMEOUT_TOTAL, "the permit's deadline has passed")
+        if self._loop.time() >= permit.start_by_s:
+            return FetchFailure(Category.STALE_EPOCH, "the right to start it had ended")
         world = self._world
         request = world.begin(permit, current_actor().name)
         # A server lets go of a silent client in the end.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from amble.domain.attempt import GiveUp, Lease, UrlKind, after_failure
 from amble.domain.decision import Category, Reason, Refusal
@@ -39,8 +40,7 @@ HOP_WAIT_S_MAX = 30.0
 LOCAL_RETRY_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, kw_only=True):
     """PENDING to FETCHED. What it returns is what Extract goes on with; None when there is nothing to parse."""
 
     gate: EgressGate
@@ -86,7 +86,10 @@ class Dispatch:
             answer = await self._ask_hop(lease, hop, since_s)
 
     async def _failed(self, lease: Lease, failure: FetchFailure) -> None:
-        if failure.category is Category.LOCAL_LIMIT:
+        if failure.category is Category.STALE_EPOCH:
+            # It never began, and the site may be another agent's by now.
+            await self.recorder.put_back(lease, Reason.STALE_EPOCH, failure.detail)
+        elif failure.category is Category.LOCAL_LIMIT:
             # Our own shortage, not the site's fault: no try is counted, and the next one waits for room.
             self.recorder.telemetry.event("dispatch.local_limit", url=lease.url, detail=failure.detail)
             await self.recorder.put_back(lease, Reason.LOCAL_LIMIT, failure.detail, LOCAL_RETRY_MS)
@@ -191,8 +194,7 @@ class Dispatch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBody:
+class StoredBody(Struct, frozen=True):
     """A body read back from the archive, small enough by the limits of the fetch to be in memory."""
 
     content: bytes
@@ -216,8 +218,7 @@ class StoredBody:
         """Nothing to let go of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extract:
+class Extract(Struct, frozen=True, kw_only=True):
     """FETCHED to COMPLETE, and the links on their way."""
 
     extraction: Extraction
@@ -292,9 +293,7 @@ class Extract:
     async def _discover(self, source: Source, extracted: Extracted) -> None:
         lease, manifest = source.lease, extracted.parsed.manifest
         await self.discovery.consume(
-            ManifestKey(
-                lease.key.url_id, lease.key.attempt, extracted.generation, lease.key.partition
-            ),
+            ManifestKey(lease.key.url_id, lease.key.attempt, extracted.generation, lease.key.partition),
             manifest.links,
             depth=lease.depth,
             hops=lease.hops,

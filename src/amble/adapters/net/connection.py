@@ -106,6 +106,8 @@ class Connection:
         future = self._begin(exchange)
         self.phase = Phase.CONNECT
         self.deadline_s = exchange.started_s + self._limits.connect_s
+        if self._is_late(exchange):
+            return future
         family = socket.AF_INET6 if ":" in self.endpoint.address else socket.AF_INET
         try:
             # A name in place of an address would be looked up, behind the back of the gate and blocking the loop.
@@ -160,6 +162,8 @@ class Connection:
         self.provider = provider
         self.phase = Phase.TLS
         self.deadline_s = self._clock() + self._limits.tls_s
+        if self._is_late(exchange):
+            return future
         try:
             self._tls = TlsChannel(provider, self.endpoint.host, self.endpoint.port)
         except ValueError as error:
@@ -227,8 +231,16 @@ class Connection:
             except ssl.SSLError as error:
                 self._lost(str(error))
                 return future
-        self._send(data)
+        if not self._is_late(exchange):
+            self._send(data)
         return future
+
+    def _is_late(self, exchange: Exchange) -> bool:
+        """Whether the request may not begin any more, which ends it. Asked at the last moment before bytes leave."""
+        if self._clock() < exchange.start_by_s:
+            return False
+        self._fail(Fault(Category.STALE_EPOCH, "the right to start it had ended"))
+        return True
 
     def _begin(self, exchange: Exchange) -> asyncio.Future[Fault | None]:
         assert self._future is None

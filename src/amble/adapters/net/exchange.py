@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from enum import Enum
+
+from msgspec import Struct
 
 from amble.adapters.net.http1 import ResponseParser
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where a connection goes: the approved address, the port, and the name that it is opened for."""
 
     address: str
@@ -18,13 +19,16 @@ class Endpoint:
     tls: bool
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """One request, the parser of its answer, and when what happened (monotonic seconds, negative: not at all)."""
+class Exchange(Struct, eq=False):
+    """One request, the parser of its answer, and when what happened (monotonic seconds, negative: not at all).
+
+    `start_by_s`: from then on nothing of it may be sent any more.
+    """
 
     request: bytes
     parser: ResponseParser
     deadline_s: float
+    start_by_s: float = math.inf
     keep_alive: bool = True
     http09: bool = False
     started_s: float = -1.0

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 QUIRKS: Final[Mapping[str, str]] = {
     "101": "101 Switching Protocols although nothing was asked for",
@@ -71,8 +72,7 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _DIGITS_MAX = 18
 
 
-@dataclass(slots=True)
-class Head:
+class Head(Struct):
     """What a header block says. `length`: None not given, -1 not usable. `codings`: lower case, without identity.
 
     `chunked_last` tells that chunked is the outermost coding. `persistent`: the server would keep the connection.

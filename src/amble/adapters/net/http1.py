@@ -8,8 +8,9 @@ here: bytes and lines of a header block, interim responses, payload, and framing
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from amble.adapters.net.chunked import ChunkedDecoder
 from amble.adapters.net.heads import HARMLESS, Head, head_end, read_head, starts_like_http
@@ -27,8 +28,7 @@ _UNTIL_CLOSE: Final = 3
 _DONE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Why an exchange gave no answer. `stale`: a pooled connection died before a byte of the answer came."""
 
     category: Category

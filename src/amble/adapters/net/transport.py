@@ -101,6 +101,7 @@ class Http1Transport:
             keep_alive=ask.keep_alive,
             http09=not tls and permit.port in self._http09_ports,
             started_s=started_s,
+            start_by_s=permit.start_by_s,
         )
         endpoint = Endpoint(permit.address, permit.port, permit.host, tls)
         try:
