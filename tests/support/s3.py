@@ -43,7 +43,8 @@ _CREDENTIAL = re.compile(
 #   lost   the server carries the request out, then the connection ends without an answer
 #   stall  the request is held until `heal`, then the connection ends; the server hears nothing of it
 #   stored-error  the server carries the request out, the caller is told `status` and `code`
-KINDS = ("error", "cut", "lost", "stall", "stored-error")
+#   overwrite  a condition (If-None-Match) is not passed on, as by a store that does not know it
+KINDS = ("error", "cut", "lost", "stall", "stored-error", "overwrite")
 
 
 @dataclass(slots=True)
@@ -108,6 +109,8 @@ class S3Server:
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     delay_s: float = 0.0
+    at_once_max: int = 0  # requests that were under way together
+    _at_once: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _backend: int = 0
     _loop: asyncio.AbstractEventLoop | None = None
@@ -230,7 +233,12 @@ class S3Server:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (request := await _read_request(reader)) is not None:
-                answer = await self._answer(request)
+                self._at_once += 1
+                self.at_once_max = max(self.at_once_max, self._at_once)
+                try:
+                    answer = await self._answer(request)
+                finally:
+                    self._at_once -= 1
                 status = int(answer[9:12]) if answer else 0
                 key = request.path.lstrip("/").partition("/")[2]
                 self.calls.append(Call(request.method, key, request.query, status, len(request.body)))
@@ -263,6 +271,9 @@ class S3Server:
                 return b""
             case Fault(kind="cut"):
                 return b""
+            case Fault(kind="overwrite"):
+                request.head = re.sub(rb"\r\nif-none-match:[^\r]*", b"", request.head, flags=re.IGNORECASE)
+                return await self._forward(request)
             case _:
                 await self._forward(request)
                 return _error(fault.status, fault.code, "late") if fault.kind == "stored-error" else b""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from amble.adapters.archive import objects_names as names
-from amble.adapters.archive.objects_store import Bucket
+from amble.adapters.archive.objects_store import Bucket, ObjectTrouble
 from amble.domain.errors import ArchiveUnavailable
 
 BLOCK = 64  # serials in a claim; what a process does not use of its last block is never used
 _TRIES_MAX = 1000
+_TROUBLES_MAX = 5
+_PAUSE_S = 0.05
 
 
 class ClaimedSerials:
@@ -32,12 +35,21 @@ class ClaimedSerials:
 
     def _claim(self) -> int:
         """The number of a block that is ours. A claim whose answer was lost is left alone: it costs a block."""
-        number = self._next if self._next is not None else self._first_free()
+        if self._next is None:
+            self._next = self._first_free()
+        troubles = 0
         for _ in range(_TRIES_MAX):
-            self._next = number + 1
-            if self._bucket.create_now(names.claim_key(number), b""):
-                return number
-            number += 1
+            number = self._next
+            self._next += 1
+            try:
+                if self._bucket.create_now(names.claim_key(number), b""):
+                    return number
+            except ObjectTrouble as error:
+                troubles += 1
+                if error.refused or troubles == _TROUBLES_MAX:
+                    self._next = number  # where nothing is known to lie
+                    raise
+                time.sleep(_PAUSE_S * 2**troubles)
         raise ArchiveUnavailable(f"archive {self._bucket.place}: too many others claim serials at once")
 
     def _first_free(self) -> int:
