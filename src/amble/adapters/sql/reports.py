@@ -7,9 +7,10 @@ can always fold in its log. Blocking: call it from a thread where an event loop 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -46,6 +47,8 @@ _SQL: Final = {
     name: sql.replace(":url_columns", URL_COLUMNS).replace(":origin_columns", ORIGIN_COLUMNS)
     for name, sql in load("report").items()
 }
+# A file holds one partition, so these statements do not name it.
+_OF_ONE_PARTITION: Final = frozenset({"publications", "last_publication"})
 # How much of its history `explain` shows of one URL.
 HISTORY_MAX: Final = 20
 # Bounds of `fetch_sample`: a few thousand rows tell a mean as well as a million.
@@ -57,33 +60,15 @@ ORIGINS_SEEN_MAX: Final = 20_000
 ORIGIN_RANGES: Final = 20
 
 
-class SqliteReports:
-    """Read-only answers about one frontier file. Raises StoreUnavailable while it is locked, StoreBroken if damaged."""
+class StoreReports(ABC):
+    """The answers of any store, from statements that have the same names and columns everywhere.
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        driver: Driver = DRIVER,
-        now_ms: Callable[[], int] | None = None,
-        slots: Slots | None = None,
-        database: Database | None = None,
-    ) -> None:
-        """`database` reads through an open connection instead (a store in memory); it is not closed here.
+    A store says how a statement is read, within one snapshot for all the statements of an answer, and what time it is.
+    """
 
-        Raises CrawlFolderUnusable when there is no frontier at `path`.
-        """
-        if database is None and not Path(path).is_file():
-            raise CrawlFolderUnusable(f"there is no crawl here: {path} does not exist")
-        self._own = database is None
-        self._database = database or open_reader(path, driver=driver)
-        with self._reading():
-            row = self._one("path_key")
-            key = bytes(row[0]) if row else bytes(32)
-            self._slots = slots or Slots(key)
-            # Made with the frontier, and never again: no two crawls share it. Its hash says nothing about it.
-            self.crawl = hashlib.sha256(b"crawl" + key).hexdigest()[:32]
-            self._clock = StoreClock(self._database, now_ms=now_ms)
+    _slots: Slots
+    #: Tells this crawl from all others; its hash says nothing about it.
+    crawl: str
 
     def __enter__(self) -> Self:
         return self
@@ -93,34 +78,34 @@ class SqliteReports:
     ) -> None:
         self.close()
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
-        if self._own:
-            self._database.close()
+        """Let go of the store."""
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[None]:
         """One snapshot for all the statements of an answer."""
-        nested = self._database.in_transaction
-        try:
-            if not nested:
-                self._database.execute("BEGIN")
-            yield
-        except Exception as error:
-            trouble = trouble_of(error)
-            if trouble is None:
-                raise
-            raise trouble from error
-        finally:
-            if not nested:
-                self._database.rollback()
+
+    @abstractmethod
+    def _all(self, name: str, *parameters: object) -> list[Any]:
+        """The rows of a statement."""
+
+    @abstractmethod
+    def _now(self) -> int:
+        """The store's clock."""
+
+    @abstractmethod
+    def _owner(self) -> tuple[int, str]:
+        """(epoch, who owns the crawl); with several partitions the newest epoch and all owners."""
 
     def _one(self, name: str, *parameters: object) -> Any:
-        return self._database.execute(_SQL[name], parameters).fetchone()
+        rows = self._all(name, *parameters)
+        return rows[0] if rows else None
 
-    def _all(self, name: str, *parameters: object) -> list[Any]:
-        rows: list[Any] = self._database.execute(_SQL[name], parameters).fetchall()
-        return rows
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that live in this store."""
+        return [0]
 
     # ---- status
 
@@ -128,8 +113,8 @@ class SqliteReports:
         """The crawl at a glance: a few hundred rows of counters, and at most ORIGINS_SEEN_MAX origins."""
         with self._reading():
             counts: dict[str, int] = dict(self._all("tallies"))
-            now = self._clock.now()
-            epoch, owner = self._one("owner")
+            now = self._now()
+            epoch, owner = self._owner()
             waiting = self._waiting(now)
             next_wake = self._one("next_wake")[0]
         return status_of(counts, waiting, now_ms=now, epoch=epoch, owner=owner, next_wake_ms=next_wake)
@@ -206,15 +191,19 @@ class SqliteReports:
                 means.add_origin(pages, self._all("page_fetches", begin, end, fetches_each))
         return means.sample()
 
-    def publications(self, *, after: int = 0, limit: int = 100) -> list[PublicationLine]:
-        """What was published after the sequence number `after`, in order."""
+    def publications(
+        self, *, after: int = 0, limit: int = 100, partition: int | None = None
+    ) -> list[PublicationLine]:
+        """What `partition` (None: the first one here) has published after the sequence number `after`, in order."""
+        where = self.partitions[0] if partition is None else partition
         with self._reading():
-            return [self._publication(row) for row in self._all("publications", after, limit)]
+            return [self._publication(row) for row in self._all("publications", after, limit, where)]
 
-    def last_publication(self) -> int:
-        """The newest sequence number, 0 before the first."""
+    def last_publication(self, partition: int | None = None) -> int:
+        """The newest sequence number of `partition` (None: the first one here), 0 before the first."""
+        where = self.partitions[0] if partition is None else partition
         with self._reading():
-            return int(self._one("last_publication")[0])
+            return int(self._one("last_publication", where)[0])
 
     def _name_of(self, url_id: int) -> str:
         row = self._one("name_of", url_id) if url_id else None
@@ -230,7 +219,7 @@ class SqliteReports:
         slash = url.find("/", url.find("://") + 3)
         key, path = (url, "/") if slash < 0 else (url[:slash], url[slash:])
         with self._reading():
-            now = self._clock.now()
+            now = self._now()
             origin = self._one("origin_by_key", key)
             ledger = None if origin is None else origin_line(origin)
             line = None if ledger is None else self._find(ledger.origin_id, key + path)
@@ -269,3 +258,67 @@ class SqliteReports:
             if row is None or row[1] == url:
                 return None if row is None else url_line(row)
         raise AssertionError("the slots of an origin never end")
+
+
+class SqliteReports(StoreReports):
+    """Read-only answers about one frontier file. Raises StoreUnavailable while it is locked, StoreBroken if damaged."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        driver: Driver = DRIVER,
+        now_ms: Callable[[], int] | None = None,
+        slots: Slots | None = None,
+        database: Database | None = None,
+    ) -> None:
+        """`database` reads through an open connection instead (a store in memory); it is not closed here.
+
+        Raises CrawlFolderUnusable when there is no frontier at `path`.
+        """
+        if database is None and not Path(path).is_file():
+            raise CrawlFolderUnusable(f"there is no crawl here: {path} does not exist")
+        self._own = database is None
+        self._database = database or open_reader(path, driver=driver)
+        with self._reading():
+            row = self._one("path_key")
+            key = bytes(row[0]) if row else bytes(32)
+            self._slots = slots or Slots(key)
+            # Made with the frontier, and never again: no two crawls share it. Its hash says nothing about it.
+            self.crawl = hashlib.sha256(b"crawl" + key).hexdigest()[:32]
+            self._clock = StoreClock(self._database, now_ms=now_ms)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._own:
+            self._database.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """One snapshot for all the statements of an answer."""
+        nested = self._database.in_transaction
+        try:
+            if not nested:
+                self._database.execute("BEGIN")
+            yield
+        except Exception as error:
+            trouble = trouble_of(error)
+            if trouble is None:
+                raise
+            raise trouble from error
+        finally:
+            if not nested:
+                self._database.rollback()
+
+    def _all(self, name: str, *parameters: object) -> list[Any]:
+        if name in _OF_ONE_PARTITION:
+            parameters = parameters[:-1]
+        rows: list[Any] = self._database.execute(_SQL[name], parameters).fetchall()
+        return rows
+
+    def _now(self) -> int:
+        return self._clock.now()
+
+    def _owner(self) -> tuple[int, str]:
+        epoch, owner = self._one("owner")
+        return epoch, owner
