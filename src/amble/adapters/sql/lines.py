@@ -11,7 +11,7 @@ from amble.adapters.sql import tally
 from amble.domain.decision import Reason
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.lifecycle import IN_FLIGHT, UrlState
-from amble.domain.report import FetchLine, ManifestLine, OriginLine, PublicationLine, Status, UrlLine
+from amble.domain.report import Capture, FetchLine, ManifestLine, OriginLine, PublicationLine, Status, UrlLine
 from amble.domain.robots import RobotsOutcome
 
 URL_COLUMNS: Final = (
@@ -202,4 +202,22 @@ def manifest_line(row: Any) -> ManifestLine:
         content_kind=content_kind,
         title=title,
         at_ms=at,
+    )
+
+
+def capture_line(row: Any) -> Capture:
+    """A row of the statement `captures`."""
+    url_id, url, kind, depth, hops, attempt, answer, ref, links, cursor, text = row
+    return Capture(
+        url_id=url_id,
+        url=url,
+        kind=kind,
+        depth=depth,
+        hops=hops,
+        attempt=attempt,
+        fetched=_decode_answer(answer),
+        manifest=BodyRef.unpack(ref) if ref else None,
+        links=links,
+        cursor=cursor,
+        text=BodyRef.unpack(text) if text else None,
     )

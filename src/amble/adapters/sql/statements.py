@@ -16,9 +16,9 @@ _FOLDER = Path(__file__).parent
 _HEADER = re.compile(r"^-- (\w+)(?: \[(\w+)\])?: .+$", re.MULTILINE)
 
 
-def load(table: str) -> dict[str, str]:
-    """The statements of `<table>.sql` by name, guards expanded, each one line of text."""
-    text = (_FOLDER / f"{table}.sql").read_text(encoding="utf-8")
+def load(table: str, folder: Path = _FOLDER) -> dict[str, str]:
+    """The statements of `<table>.sql` in `folder` by name, guards expanded, each one line of text."""
+    text = (folder / f"{table}.sql").read_text(encoding="utf-8")
     headers = list(_HEADER.finditer(text))
     found: dict[str, str] = {}
     for number, header in enumerate(headers):

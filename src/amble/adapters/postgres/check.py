@@ -1,0 +1,164 @@
+"""Checks a frontier on PostgreSQL from the outside against the invariants of its tables. Changes nothing.
+
+Every counter that is kept by deltas is counted again, every state is held against the columns it implies, and every
+queued URL must have something that will move it. Meant for a quiet store: it reads whole tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec.msgpack import Decoder
+
+from amble.adapters.postgres.reports import PostgresReports
+from amble.adapters.sql import tally
+from amble.adapters.sql.lines import capture_line
+from amble.domain.decision import Reason
+from amble.domain.frontier import Candidate
+from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
+from amble.domain.report import Capture
+
+_URLS = "SELECT o.key || u.path, u.state::text FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE "
+# (what is wrong, statement that selects offending rows as (name, detail)); :flight and :final are lists of states.
+_ROWS: Final = (
+    ("is in flight without a token or a deadline",
+     _URLS + "u.state IN (:flight) AND (u.token IS NULL OR u.expires_at IS NULL OR u.sweep_at IS NULL)"),
+    ("is not in flight and holds a token",
+     _URLS + "u.state NOT IN (:flight) AND (u.token IS NOT NULL OR u.sweep_at IS NOT NULL)"),
+    ("would be swept after its deadline", _URLS + "u.sweep_at > u.expires_at"),
+    ("is in flight and queued at once", _URLS + "u.state IN (:flight) AND u.rq IS NOT NULL"),
+    ("is pending and not queued: nothing would ever move it", _URLS + "u.state = 0 AND u.rq IS NULL"),
+    ("is queued without a due time", _URLS + "u.rq IS NOT NULL AND u.due_at IS NULL"),
+    ("is listed as ended though it is not, or the other way round",
+     _URLS + "u.ended IS DISTINCT FROM CASE WHEN u.state IN (5, 6) THEN u.state END"),
+    ("holds a slot though it is not leased", _URLS + "u.slot_origin IS NOT NULL AND u.state <> 1"),
+    ("belongs to no origin",
+     "SELECT u.id || ' ' || u.path, u.state::text FROM url u LEFT JOIN origin o ON o.id = u.id >> 36 WHERE o.id IS NULL"),
+    ("lies in a partition that is not here",
+     "SELECT o.key, o.partition::text FROM origin o LEFT JOIN partition p ON p.partition = o.partition"
+     " WHERE p.partition IS NULL"),
+    ("counts the wrong number of leased URLs",
+     "SELECT o.key, o.leased || ' instead of ' || coalesce(n.urls, 0) FROM origin o LEFT JOIN"
+     " (SELECT id >> 36 AS origin, count(*) AS urls FROM url WHERE state = 1 GROUP BY 1) n ON n.origin = o.id"
+     " WHERE o.leased <> coalesce(n.urls, 0)"),
+    ("counts the wrong number of active slots",
+     "SELECT o.key, o.active || ' instead of ' || coalesce(s.held, 0) FROM origin o LEFT JOIN"
+     " (SELECT slot_origin, count(*) AS held FROM url WHERE slot_origin IS NOT NULL GROUP BY 1) s"
+     " ON s.slot_origin = o.id WHERE o.active <> coalesce(s.held, 0)"),
+    ("counts the wrong number of URLs",
+     "SELECT o.key, o.urls || ' instead of ' || coalesce(n.urls, 0) FROM origin o LEFT JOIN"
+     " (SELECT id >> 36 AS origin, count(*) AS urls FROM url WHERE kind <> 1 GROUP BY 1) n ON n.origin = o.id"
+     " WHERE o.urls <> coalesce(n.urls, 0)"),
+    ("counts the wrong number of queued URLs",
+     "SELECT o.key, o.queued || ' instead of ' || coalesce(n.urls, 0) FROM origin o LEFT JOIN"
+     " (SELECT id >> 36 AS origin, count(*) AS urls FROM url WHERE rq < 8 GROUP BY 1) n ON n.origin = o.id"
+     " WHERE o.queued <> coalesce(n.urls, 0)"),
+    ("has a cursor beyond its links",
+     "SELECT 'manifest ' || url_id || '/' || attempt, cursor::text FROM manifest WHERE cursor > links OR cursor < 0"),
+    ("has a manifest that nothing will open",
+     "SELECT o.key || u.path, m.attempt::text FROM manifest m JOIN url u ON u.id = m.url_id"
+     " JOIN origin o ON o.id = u.id >> 36"
+     " WHERE m.cursor < m.links AND NOT m.opened AND u.state IN (:final) AND u.attempt = m.attempt"),
+    ("was published without a manifest",
+     "SELECT o.key || u.path, p.seq::text FROM publication p JOIN url u ON u.id = p.url_id"
+     " JOIN origin o ON o.id = u.id >> 36 LEFT JOIN manifest m"
+     " ON m.url_id = p.url_id AND m.attempt = p.attempt AND m.generation = p.extraction_generation"
+     " WHERE m.url_id IS NULL"),
+    ("has a publication beyond the last number of its partition",
+     "SELECT 'publication ' || b.seq, p.published::text FROM publication b JOIN partition p"
+     " ON p.partition = b.partition WHERE b.seq > p.published"),
+    ("is parsed or complete without a manifest of its last good attempt",
+     _URLS + "u.state IN (3, 4) AND NOT EXISTS"
+     " (SELECT 1 FROM manifest m WHERE m.url_id = u.id AND m.attempt = u.attempt)"),
+    ("has queued URLs, nothing in flight and no time at which it will be looked at",
+     "SELECT o.key, o.queued::text FROM origin o WHERE o.queued > 0 AND o.wake_at IS NULL AND NOT o.paused"
+     " AND o.leased = 0 AND o.active = 0 AND NOT EXISTS (SELECT 1 FROM url r WHERE r.id = o.robots_url_id"
+     " AND r.state IN (:flight))"),
+)  # fmt: skip
+
+# What the counters of each partition should say: (partition, name, number).
+_COUNTS: Final = (
+    "SELECT o.partition, u.state, count(*) FROM url u JOIN origin o ON o.id = u.id >> 36 GROUP BY 1, 2",
+    "SELECT partition, '{publications}', count(*) FROM publication GROUP BY 1",
+    "SELECT partition, '{origins}', count(*) FROM origin GROUP BY 1",
+    "SELECT partition, '{open}', count(*) FROM manifest WHERE opened AND cursor < links GROUP BY 1",
+    "SELECT o.partition, '{fetches}', count(*) FROM \"fetch\" f JOIN origin o ON o.id = f.url_id >> 36 GROUP BY 1",
+    "SELECT partition, '{queued}', sum(queued)::bigint FROM origin GROUP BY 1",
+)
+_NAMES: Final = {
+    "publications": tally.PUBLICATIONS,
+    "origins": tally.ORIGINS,
+    "open": tally.MANIFESTS_OPEN,
+    "fetches": tally.FETCHES,
+    "queued": tally.QUEUED,
+}
+SAMPLES: Final = 5
+_decode_candidates = Decoder(list[Candidate]).decode
+
+
+class PostgresCheck(PostgresReports):
+    """What `amble verify` asks of a database."""
+
+    def problems(self) -> Iterator[str]:
+        """Every problem within the tables, readable; none means that they agree with each other."""
+        with self._reading():
+            problems = [*self._rows(), *self._tallies()]
+        yield from problems
+
+    def captures(self, *, after: tuple[int, int], limit: int) -> list[Capture]:
+        """Fetches with an answer, by (url_id, attempt), after that key."""
+        with self._reading():
+            return [capture_line(row) for row in self._all("captures", *after, limit)]
+
+    def is_known(self, url: str) -> bool:
+        """Whether a canonical URL is in the frontier, or on its way to another partition."""
+        slash = url.find("/", url.find("://") + 3)
+        with self._reading():
+            origin = self._one("origin_by_key", url[:slash])
+            if origin is not None and self._find(origin[0], url) is not None:
+                return True
+            return any(
+                candidate.origin + candidate.path == url
+                for (packed,) in self._all("waits_in_parcels")
+                for candidate in _decode_candidates(packed)
+            )
+
+    def was_over_budget(self) -> bool:
+        """Whether any origin or site ever used up its discovery budget."""
+        names = [f"rejected.{Reason.ORIGIN_BUDGET}", f"rejected.{Reason.SITE_BUDGET}"]
+        with self._reading():
+            return bool(self._one("over_budget", names)[0])
+
+    def _ask(self, statement: str) -> list[Any]:
+        return [tuple(row) for row in self._run(self._connection.fetch(statement))]
+
+    def _rows(self) -> Iterator[str]:
+        flight = ", ".join(str(int(state)) for state in sorted(IN_FLIGHT))
+        final = ", ".join(str(int(state)) for state in sorted(FINAL))
+        for complaint, statement in _ROWS:
+            rows = self._ask(statement.replace(":flight", flight).replace(":final", final))
+            for name, detail in rows[:SAMPLES]:
+                yield f"{name} {complaint} ({detail})"
+            if len(rows) > SAMPLES:
+                yield f"… and {len(rows) - SAMPLES} more: {complaint}"
+
+    def _tallies(self) -> Iterator[str]:
+        kept = {
+            (partition, name): value
+            for partition, name, value in self._ask("SELECT partition, name, value FROM tally")
+        }
+        counted = {
+            (partition, name): 0
+            for partition in self.partitions
+            for name in (*tally.STATES[: len(UrlState)], *_NAMES.values())
+        }
+        for statement in _COUNTS:
+            for partition, name, number in self._ask(statement.format(**_NAMES)):
+                counted[partition, tally.STATES[name] if isinstance(name, int) else name] = number
+        for (partition, name), number in sorted(counted.items()):
+            if kept.get((partition, name), 0) != number:
+                yield (
+                    f"partition {partition}: the counter {name} says {kept.get((partition, name), 0)}, "
+                    f"there are {number}"
+                )
