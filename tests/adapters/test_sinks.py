@@ -229,3 +229,24 @@ def test_a_mark_that_became_durable_although_the_write_failed_is_believed(path: 
     assert sink.write(pairs(4)) == 4
     sink.close()
     assert numbers_in(path) == [1, 2, 3, 4]
+
+
+def test_each_partition_counts_by_itself_over_restarts(path: Path) -> None:
+    sink = JsonlSink(path, crawl="fleet")
+    sink.write(pairs(1, 2), partition=3)
+    sink.write(pairs(1))
+    sink.close()
+    again = JsonlSink(path, crawl="fleet")
+    assert [again.position(number) for number in (0, 3, 5)] == [1, 2, 0]
+    again.write(pairs(1, 2, 7), partition=3)
+    again.write(pairs(1, 4), partition=5)
+    again.close()
+    assert numbers_in(path) == [1, 2, 1, 7, 1, 4]
+
+
+def test_a_file_with_documents_of_a_partition_is_not_continued_by_another_crawl(path: Path) -> None:
+    sink = JsonlSink(path, crawl="one")
+    sink.write(pairs(1), partition=2)
+    sink.close()
+    with pytest.raises(SinkBroken, match="another crawl"):
+        JsonlSink(path, crawl="two")

@@ -21,8 +21,10 @@ BATCH = 100
 class Publications(Protocol):
     """The documents of a crawl in order."""
 
-    def publications(self, *, after: int = 0, limit: int = 100) -> Sequence[PublicationLine]:
-        """The next ones after sequence number `after`."""
+    def publications(
+        self, *, after: int = 0, limit: int = 100, partition: int | None = None
+    ) -> Sequence[PublicationLine]:
+        """The next ones of a partition after sequence number `after`."""
         ...
 
 
@@ -41,22 +43,26 @@ class Records(Protocol):
 class DocumentSink(Protocol):
     """Where documents go. It knows by itself how far it has come."""
 
-    def position(self) -> int:
-        """The highest sequence number it holds."""
+    def position(self, partition: int = 0) -> int:
+        """The highest sequence number of a partition that it holds."""
         ...
 
-    def write(self, documents: Iterable[tuple[int, Document]]) -> int:
-        """Take documents in ascending order; durable on return. Repeats are skipped."""
+    def write(self, documents: Iterable[tuple[int, Document]], partition: int = 0) -> int:
+        """Take documents of a partition in ascending order; durable on return. Repeats are skipped."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Publisher:
-    """Blocking on purpose: an export is one thread, a running crawl calls it from a worker thread."""
+    """The documents of one partition to one sink. Several publishers may share a sink, one after the other.
+
+    Blocking on purpose: an export is one thread, a running crawl calls it from a worker thread.
+    """
 
     publications: Publications
     records: Records
     sink: DocumentSink
+    partition: int = 0
     written: int = 0
     skipped: list[str] = field(default_factory=list)
     _seen: int = 0
@@ -67,9 +73,10 @@ class Publisher:
         A document whose records the archive has lost is left out and told in `skipped`: one damaged record must not
         keep all that follow from being published.
         """
-        lines = self.publications.publications(after=max(self._seen, self.sink.position()), limit=BATCH)
+        after = max(self._seen, self.sink.position(self.partition))
+        lines = self.publications.publications(after=after, limit=BATCH, partition=self.partition)
         if lines:
-            self.sink.write(self._documents(lines))
+            self.sink.write(self._documents(lines), self.partition)
             self._seen = lines[-1].seq
         return len(lines)
 

@@ -14,17 +14,24 @@ from amble.domain.errors import SinkBroken, SinkUnavailable
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to which publication of which crawl, and to which byte, the file is committed."""
+    """Up to which publication of which crawl, and to which byte, the file is committed.
+
+    `sequence` is that of partition 0, `others` those of further partitions.
+    """
 
     sequence: int
     bytes: int
     crawl: str = ""
+    others: dict[int, int] = {}
+
+    def of(self, partition: int) -> int:
+        return self.others.get(partition, 0) if partition else self.sequence
 
 
 class JsonlSink:
-    """Appends documents in the order of their sequence numbers; each exactly once.
+    """Appends documents in the order of their sequence numbers, which each partition counts by itself; each exactly once.
 
-    Beside the file lies a mark: the highest sequence in it and the length of the file at that point. Lines are synced
+    Beside the file lies a mark: the highest sequences in it and the length of the file at that point. Lines are synced
     before the mark is replaced, and what lies behind the mark is cut when the sink is opened, so a document is in the
     file exactly if the mark covers it. A repeat is skipped. Not for two threads at once.
     """
@@ -51,12 +58,12 @@ class JsonlSink:
         self._closed = False
         self._doubtful = False  # whether the mark on disk may be newer than the one in memory
 
-    def position(self) -> int:
-        """The highest sequence number that is durably in the file; 0 when there is none."""
-        return self._mark.sequence
+    def position(self, partition: int = 0) -> int:
+        """The highest sequence number of a partition that is durably in the file; 0 when there is none."""
+        return self._mark.of(partition)
 
-    def write(self, documents: Iterable[tuple[int, Document]]) -> int:
-        """Append (sequence, document) pairs in ascending order; durable on return. Returns the new position.
+    def write(self, documents: Iterable[tuple[int, Document]], partition: int = 0) -> int:
+        """Append (sequence, document) pairs of a partition in ascending order; durable on return. Returns the new position.
 
         Pairs up to `position()` are repeats and skipped. Sequence numbers may have gaps, for documents that are not
         eligible. Raises SinkUnavailable, after which the same call may be made again, and SinkBroken when the order is
@@ -67,20 +74,30 @@ class JsonlSink:
         if self._doubtful:
             self._reload()
         lines = bytearray()
-        last = self._mark.sequence
+        last = known = self._mark.of(partition)
         previous = -1
         for sequence, document in documents:
             if sequence <= previous:
                 raise SinkBroken(f"sink {self._path}: publication {sequence} came after {previous}")
             previous = sequence
-            if sequence <= self._mark.sequence:
+            if sequence <= known:
                 continue
             lines += self._encode(document) + b"\n"
             last = sequence
         if not lines:
             return last
-        self._commit(_Mark(sequence=last, bytes=self._mark.bytes + len(lines), crawl=self._crawl), lines)
+        self._commit(self._moved(partition, last, len(lines)), lines)
         return last
+
+    def _moved(self, partition: int, sequence: int, more: int) -> _Mark:
+        mark = self._mark
+        others = mark.others if not partition else mark.others | {partition: sequence}
+        return _Mark(
+            sequence=mark.sequence if partition else sequence,
+            bytes=mark.bytes + more,
+            crawl=self._crawl,
+            others=others,
+        )
 
     def close(self) -> None:
         """Let go of the file. What was written is durable already."""
@@ -120,7 +137,7 @@ class JsonlSink:
                     )
                 mark = _Mark(sequence=0, bytes=0, crawl=self._crawl)
                 self._write_mark(mark)
-            if mark.sequence and mark.crawl not in ("", self._crawl):
+            if (mark.sequence or mark.others) and mark.crawl not in ("", self._crawl):
                 raise SinkBroken(f"sink {self._path}: it holds the documents of another crawl")
             if size < mark.bytes:
                 raise SinkBroken(f"sink {self._path}: {mark.bytes - size} bytes that were written are gone")

@@ -17,23 +17,23 @@ class JsonlStream:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._encode = msgspec.json.Encoder().encode
-        self._position = 0
+        self._positions: dict[int, int] = {}
 
-    def position(self) -> int:
-        """The highest sequence number written."""
-        return self._position
+    def position(self, partition: int = 0) -> int:
+        """The highest sequence number of a partition that was written."""
+        return self._positions.get(partition, 0)
 
-    def write(self, documents: Iterable[tuple[int, Document]]) -> int:
-        """Write (sequence, document) pairs in ascending order. Raises SinkUnavailable when nobody reads any more."""
+    def write(self, documents: Iterable[tuple[int, Document]], partition: int = 0) -> int:
+        """Write (sequence, document) pairs of a partition in ascending order. Raises SinkUnavailable when nobody reads any more."""
         try:
             for sequence, document in documents:
-                if sequence > self._position:
+                if sequence > self.position(partition):
                     self._stream.write(self._encode(document) + b"\n")
-                    self._position = sequence
+                    self._positions[partition] = sequence
             self._stream.flush()
         except OSError as error:
             raise SinkUnavailable(f"the stream of documents ended early: {error.strerror}") from error
-        return self._position
+        return self.position(partition)
 
     def close(self) -> None:
         """The stream belongs to the caller."""
