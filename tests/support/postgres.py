@@ -141,7 +141,7 @@ class SharedPostgres:
 
     def template(self, make: Make) -> str:
         """The name of the template that `make` has made or now makes, once for all the processes of the run."""
-        key = f"{make.__module__}.{make.__qualname__}"  # type: ignore[attr-defined]
+        key = f"{make.__module__}.{make.__qualname__}"
         name = "template_" + hashlib.sha256(key.encode()).hexdigest()[:16]
         with _locked(self.folder / f"{name}.lock"):
             done = self.folder / f"{name}.done"
