@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from amble.domain.attempt import OriginId
 from amble.domain.decision import Category
@@ -162,8 +163,7 @@ class Frontier(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """One partition that was claimed: its new epoch, and how long requests of the owner before may still be under way.
 
     `wait_ms` is 0 where that owner released the partition or never started anything.
@@ -174,8 +174,7 @@ class Claimed:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Roster:
+class Roster(Struct, frozen=True):
     """Everything an agent needs to know to keep, claim and hand over partitions.
 
     `lost`: partitions among those renewed that are not ours any more. `sites_apart`: sites with a partition of their own.
@@ -236,8 +235,7 @@ class ReplayableBody(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
+class Permit(Struct, frozen=True, kw_only=True):
     """The egress gate's permission to start one request. The only key to a socket; only stages/gate.py makes one.
 
     `address` is the judged and pinned IP address, `deadline_s` the monotonic time at which the request must be over.
@@ -256,8 +254,7 @@ class Permit:
     start_by_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """What to send under a permit beyond the address: extra request headers and the bounds of the answer."""
 
     headers: tuple[tuple[str, str], ...] = ()
@@ -265,8 +262,7 @@ class Ask:
     keep_alive: bool = True
 
 
-@dataclass(slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, kw_only=True):
     """One HTTP answer as received. `head` is the byte-exact status line and header block of the final response.
 
     `body` is the payload with the transfer coding removed and the content coding kept. `truncated` names why the body
@@ -287,8 +283,7 @@ class Reply:
     tls: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchFailure:
+class FetchFailure(Struct, frozen=True):
     """The exchange failed without a usable answer.
 
     `stale`: a kept connection turned out dead before a byte of the answer came. That says nothing about the URL; it
@@ -317,16 +312,14 @@ class Transport(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """All addresses of a name, IPv4 and IPv6, in the resolver's order; `ttl_s` left in the cache."""
 
     addresses: tuple[str, ...]
     ttl_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveFailure:
+class ResolveFailure(Struct, frozen=True):
     """`category` is one of dns_*. `unavailable` True: the resolver itself does not answer, the name is not to blame."""
 
     category: Category
@@ -369,8 +362,7 @@ class Archive(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParseTask:
+class ParseTask(Struct, frozen=True, kw_only=True):
     """One body for a sandboxed child. `head` is the HTTP header block; the body still has its content coding."""
 
     url: str
@@ -380,8 +372,7 @@ class ParseTask:
     body: ReplayableBody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class Parsed(Struct, frozen=True, kw_only=True):
     """What a child returns. `text`: visible text, `main`: main text, both UTF-8, empty where there is none."""
 
     manifest: ParseManifest
@@ -389,8 +380,7 @@ class Parsed:
     main: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class ParseFailure:
+class ParseFailure(Struct, frozen=True):
     """The child died, overran a limit, or could not make sense of the body. `reason` is a stable word."""
 
     reason: str  # cpu, wall, memory, crashed, garbage, decode, internal

@@ -5,7 +5,6 @@ The structs here cross process borders as msgpack arrays; field order is the wir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NewType
 
@@ -112,15 +111,13 @@ class Lease(Struct, frozen=True, array_like=True):
         return self.origin + self.path
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAt:
+class RetryAt(Struct, frozen=True):
     """Try again, not before `delay_ms` from now."""
 
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """No further try in this crawl generation."""
 
 

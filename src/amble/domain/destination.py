@@ -9,9 +9,10 @@ that one too. An operator may open named ranges.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from msgspec import Struct
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -111,8 +112,7 @@ _IPV4_ROWS = _rows((*IPV4_SPECIAL, *_IPV4_MORE), IPv4Network)
 _IPV6_ROWS = _rows((*IPV6_SPECIAL, *_IPV6_MORE), IPv6Network)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The answer for one address: `refused` is "" when a connection to it is allowed, else why not, for people."""
 
     address: str
@@ -124,8 +124,7 @@ class Judgement:
         return not self.refused
 
 
-@dataclass(frozen=True, slots=True)
-class Judgements:
+class Judgements(Struct, frozen=True):
     """The answer for a name: the addresses that may be used, in the resolver's order, and what was refused."""
 
     allowed: tuple[str, ...]

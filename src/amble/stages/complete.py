@@ -6,7 +6,8 @@ For a robots URL the manifest becomes the decision of its origin in the same com
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from amble.domain.attempt import Lease, RobotsState, UrlKind
 from amble.domain.frontier import Applied, Complete, RecordParsed
@@ -45,8 +46,7 @@ def _delay_ms(crawl_delay_s: float | None) -> int:
     return int(min(crawl_delay_s, CRAWL_DELAY_S_MAX) * 1000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(Struct, frozen=True, kw_only=True):
     """The last write of an attempt."""
 
     frontier: Frontier

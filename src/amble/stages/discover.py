@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from amble.domain.frontier import AdmitReport, Applied, OpenManifest
 from amble.domain.manifest import PAGE_NOFOLLOW, CursorAdvance, Link, ManifestKey
@@ -31,8 +32,7 @@ class LinkGate(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
+class Discovery(Struct, frozen=True, kw_only=True):
     """Manifest to candidates."""
 
     gate: LinkGate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Category
@@ -12,8 +12,7 @@ from amble.ports import Ask, FetchFailure, Permit, Reply, Transport
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-@dataclass(frozen=True, slots=True)
-class Fetcher:
+class Fetcher(Struct, frozen=True):
     """Sends no cookies, no credentials, follows nothing. Conditional headers are echoed byte for byte."""
 
     transport: Transport

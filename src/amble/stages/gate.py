@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from typing import assert_never
 
+from msgspec import Struct
+
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Category, Reason, Refusal
 from amble.domain.destination import REFUSED_PORTS, judge_all
@@ -40,13 +42,11 @@ ARCHIVE_RETRY_MS = 2_000
 ADDRESS_RETRY_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Lapsed:
+class Lapsed(Struct, frozen=True):
     """The lease is not ours any more; whoever holds it now goes on. Nothing to record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(Struct, frozen=True):
     """The name did not resolve: a failed try, not a refusal of ours."""
 
     category: Category
@@ -56,8 +56,7 @@ class Unreachable:
 Answer = Permit | Refusal | Lapsed | Unreachable
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
+class _Terms(Struct, frozen=True):
     """What a reservation asks for beyond its origin; see `ReserveAsk`. `since_s`: see `EgressGate.ask`."""
 
     robots_version: int

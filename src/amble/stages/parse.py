@@ -6,7 +6,7 @@ bounded number of them, ends as `parse_failed`; nobody else waits for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from amble.domain.decision import Reason
 from amble.domain.errors import SandboxUnavailable
@@ -29,8 +29,7 @@ from amble.stages.health import Health, append_when_well
 from amble.stages.work import Extracted, Source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extraction:
+class Extraction(Struct, frozen=True, kw_only=True):
     """Body to manifest."""
 
     pool: ParserPool

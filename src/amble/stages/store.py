@@ -7,7 +7,8 @@ answered with STALE and dropped: whoever holds the newer attempt is authoritativ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from amble.domain.attempt import GiveUp, Lease, RetryAt, RobotsState, UrlKind, after_failure
 from amble.domain.decision import Category, Reason, Refusal
@@ -34,8 +35,7 @@ PARSE_HOLD_MS = 600_000
 DETAIL_CHARS_MAX = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """One request that was made, and its answer."""
 
     permit: Permit
@@ -44,8 +44,7 @@ class Exchange:
     started_s: float  # wall clock
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """Durable bytes: the fetch record to commit, and the id of the WARC record that holds the body."""
 
     fetched: Fetched
@@ -64,8 +63,7 @@ def whole_head(head: bytes) -> bytes:
     return head + (b"\r\n" if head.endswith(b"\n") else b"\r\n\r\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorder:
+class Recorder(Struct, frozen=True, kw_only=True):
     """Writes what happened to an attempt."""
 
     frontier: Frontier

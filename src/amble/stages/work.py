@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from amble.domain.attempt import Lease
 from amble.domain.fetched import BodyRef, Fetched
 from amble.ports import Parsed, ReplayableBody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """A fetched page as the parser wants it: from the fetch just made, or read back from the archive."""
 
     lease: Lease
@@ -26,8 +25,7 @@ class Source:
         return 200 if self.fetched.not_modified else self.fetched.status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extracted:
+class Extracted(Struct, frozen=True, kw_only=True):
     """A durable manifest: what the child found, and where manifest and text lie."""
 
     parsed: Parsed

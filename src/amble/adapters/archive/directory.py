@@ -7,9 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+
+from msgspec import Struct
 
 from amble.adapters.archive.member import Prepared, prepare
 from amble.adapters.archive.names import explain
@@ -27,8 +28,7 @@ __all__ = ["ArchiveLimits", "DirectoryArchive"]
 PREPARED_BYTES_MAX = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Append:
+class _Append(Struct, frozen=True, eq=False):
     """Records that wait for the writer, and the future of the caller who waits for them."""
 
     records: Sequence[NewRecord]
@@ -36,15 +36,13 @@ class _Append:
     future: asyncio.Future[list[BodyRef]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
+class _Batch(Struct, frozen=True, eq=False):
     """Appends that share a sync."""
 
     jobs: Sequence[_Append]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Probe:
+class _Probe(Struct, frozen=True, eq=False):
     future: asyncio.Future[str | None]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import cast
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from amble.domain.record import NewRecord, StoredRecord
 from amble.formats import warc
@@ -24,8 +24,7 @@ _OUTPUT_BYTES = 1 << 20
 _GZIP_ERROR = cast("type[Exception]", isal_zlib.error)  # its stub calls it an instance
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A whole gzip member: where it lies and what it holds, uncompressed."""
 
     offset: int
@@ -33,8 +32,7 @@ class Member:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """Bytes from `offset` to `end` that are no whole member."""
 
     offset: int
@@ -42,8 +40,7 @@ class Damage:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A record compressed ahead of its turn, for the segment whose warcinfo record is `warcinfo_id`."""
 
     warcinfo_id: str
