@@ -1,0 +1,228 @@
+"""ports.Partitions on PostgreSQL: who owns which partition, by fenced rows under the clock of the database.
+
+Uses one small connection of its own, so that renewals never wait behind the traffic of pages, and single statements
+only: an agent that is stopped in the middle of one leaves no lock behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.domain.partition import AgentLine, PartitionLine
+from amble.ports import Claimed, Roster
+
+T = TypeVar("T")
+
+# A call that takes longer has failed; the caller repeats it, and its trust window runs meanwhile.
+CALL_S_MAX = 5.0
+CONNECT_S_MAX = 5.0
+# How long a row may be waited for that a transaction under way still reads; then those rows are left for the next time.
+LOCK_WAIT_MS = 1_000
+# An agent that was not heard of for so long is forgotten.
+FORGOTTEN_AFTER_MS = 24 * 3_600_000
+HASHED = "hashed"
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+# Agents are rows of one table with their holds renewed in the same statement. A row that is locked for long by a
+# transaction under way is not waited for (`skip`): what is left of its lease is told, and it is tried again.
+_RENEW = """
+WITH alive AS (
+  INSERT INTO agent AS a (name, seen_at, leaving) VALUES ($1, {now}, $4)
+  ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, leaving = excluded.leaving
+), mine AS (
+  SELECT p.partition FROM partition p JOIN unnest($2::int[], $3::bigint[]) AS h(partition, epoch)
+    ON p.partition = h.partition AND p.epoch = h.epoch AND p.owner = $1
+  ORDER BY p.partition FOR NO KEY UPDATE OF p {skip}
+)
+UPDATE partition p SET lease_until = {now} + $5 FROM mine WHERE p.partition = mine.partition RETURNING p.partition
+"""
+_PARTITIONS = """
+SELECT partition, owner, epoch, coalesce(lease_until - {now}, CASE owner WHEN '' THEN 0 ELSE {forever} END) AS left_ms,
+  moving FROM partition ORDER BY partition
+"""
+_AGENTS = """
+SELECT a.name, {now} - a.seen_at AS ago_ms, a.leaving,
+  (SELECT count(*) FROM partition p WHERE p.owner = a.name) AS partitions
+FROM agent a ORDER BY a.name
+"""
+# FOR UPDATE waits for every transaction that has read the epoch; none that comes later reads it as current.
+_CLAIM = """
+WITH free AS (
+  SELECT partition, released, lease_until FROM partition
+  WHERE partition = ANY($2::int[]) AND NOT moving AND (owner = '' OR lease_until <= {now})
+  ORDER BY partition FOR UPDATE {skip}
+)
+UPDATE partition p SET owner = $1, epoch = p.epoch + 1, released = false, lease_until = {now} + $3
+FROM free WHERE p.partition = free.partition
+RETURNING p.partition, p.epoch,
+  CASE WHEN free.released THEN 0 ELSE greatest(0, coalesce(free.lease_until, {now}) + $4 - {now}) END AS wait_ms
+"""
+_RELEASE = """
+UPDATE partition p SET owner = '', released = true, lease_until = NULL
+FROM unnest($2::int[], $3::bigint[]) AS h(partition, epoch)
+WHERE p.partition = h.partition AND p.epoch = h.epoch AND p.owner = $1
+"""
+_LEAVE = "DELETE FROM agent WHERE name = $1"
+_FORGET = "DELETE FROM agent WHERE seen_at < {now} - $1::bigint"
+# The lease of an owner without a term never ends by itself.
+_FOREVER_MS = 1 << 53
+
+
+def _sql(template: str, skip: str = "") -> str:
+    return template.format(now=_NOW, skip=skip, forever=_FOREVER_MS)
+
+
+class PostgresPartitions:
+    """ports.Partitions over the database at `dsn`, which has the tables of the frontier. Connects when first used."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    # -- ports.Partitions -------------------------------------------------------------------------------------
+
+    async def renew(self, agent: str, holds: Mapping[int, int], ttl_ms: int, *, leaving: bool) -> Roster:
+        """See ports.Partitions.renew."""
+        given = (agent, list(holds), list(holds.values()), leaving, ttl_ms)
+
+        async def work(connection: Any) -> Roster:
+            await _patient(connection, _RENEW, given)
+            await connection.execute(_sql(_FORGET), FORGOTTEN_AFTER_MS)
+            return await _roster(connection, agent, holds, ttl_ms)
+
+        return await self._call(work)
+
+    async def claim(self, agent: str, wanted: Sequence[int], ttl_ms: int, hold_ms: int) -> list[Claimed]:
+        """See ports.Partitions.claim."""
+        if not wanted:
+            return []
+
+        async def work(connection: Any) -> list[Claimed]:
+            rows = await _patient(connection, _CLAIM, (agent, list(wanted), ttl_ms, hold_ms))
+            return [Claimed(row["partition"], row["epoch"], row["wait_ms"]) for row in rows]
+
+        return await self._call(work)
+
+    async def release(self, agent: str, holds: Mapping[int, int]) -> None:
+        """See ports.Partitions.release."""
+
+        async def work(connection: Any) -> None:
+            await connection.execute(_RELEASE, agent, list(holds), list(holds.values()))
+
+        if holds:
+            await self._call(work)
+
+    async def leave(self, agent: str) -> None:
+        """See ports.Partitions.leave."""
+
+        async def work(connection: Any) -> None:
+            await connection.execute(_LEAVE, agent)
+
+        await self._call(work)
+
+    async def roster(self, ttl_ms: int) -> Roster:
+        """Agents and partitions as they are; changes nothing. An agent counts as alive for `ttl_ms` since it was seen."""
+
+        async def work(connection: Any) -> Roster:
+            return await _roster(connection, "", {}, ttl_ms)
+
+        return await self._call(work)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.close(timeout=CALL_S_MAX)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
+
+    # -- the connection ---------------------------------------------------------------------------------------
+
+    async def _call(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout(CALL_S_MAX):
+                    if self._connection is None or self._connection.is_closed():
+                        self._connection = await self._connect()
+                    return await work(self._connection)
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
+            except (asyncpg.UndefinedTableError, asyncpg.InvalidCatalogNameError) as error:
+                raise StoreBroken(
+                    f"{place_of(self._dsn)} holds no frontier ({error}): make one with `amble store init`"
+                ) from None
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._abandon()
+                told = str(error) or type(error).__name__
+                raise StoreUnavailable(f"{place_of(self._dsn)} does not answer: {told}") from error
+
+    async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        return await asyncpg.connect(
+            self._dsn,
+            timeout=CONNECT_S_MAX,
+            target_session_attrs="read-write",
+            server_settings={"application_name": "amble partitions", "lock_timeout": str(LOCK_WAIT_MS)},
+        )
+
+    def _abandon(self) -> None:
+        """What the connection was doing is not known: the next call makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+async def _patient(connection: Any, template: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
+    """Run a statement that locks rows; where one of them is held for too long, with what can be had at once."""
+    try:
+        return list(await connection.fetch(_sql(template), *arguments))
+    except asyncpg.LockNotAvailableError:
+        return list(await connection.fetch(_sql(template, "SKIP LOCKED"), *arguments))
+
+
+async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms: int) -> Roster:
+    partitions = [
+        PartitionLine(
+            partition=row["partition"],
+            owner=row["owner"],
+            epoch=row["epoch"],
+            lease_left_ms=row["left_ms"],
+            moving=row["moving"],
+        )
+        for row in await connection.fetch(_sql(_PARTITIONS))
+    ]
+    agents = [
+        AgentLine(
+            agent=row["name"],
+            seen_ms_ago=row["ago_ms"],
+            alive=row["ago_ms"] <= ttl_ms,
+            leaving=row["leaving"],
+            partitions=row["partitions"],
+        )
+        for row in await connection.fetch(_sql(_AGENTS))
+    ]
+    apart = {row["site"]: row["partition"] for row in await connection.fetch("SELECT * FROM site_apart")}
+    hashed = await connection.fetchval("SELECT value FROM meta WHERE name = $1", HASHED)
+    if hashed is None:
+        raise StoreBroken("the frontier was not told how many partitions it has: run `amble store init`")
+    ours = {
+        line.partition
+        for line in partitions
+        if line.owner == agent and line.epoch == holds.get(line.partition)
+    }
+    return Roster(agents, partitions, [p for p in holds if p not in ours], int(hashed), apart)
+
+
+def place_of(dsn: str) -> str:
+    """A database URL as it may be shown: without a password."""
+    scheme, mark, rest = dsn.partition("://")
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}{mark}{user.partition(':')[0]}{at}{place}" if mark else dsn
