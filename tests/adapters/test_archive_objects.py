@@ -125,6 +125,16 @@ async def test_closing_puts_what_has_gathered(opened: Open, s3: S3Server, tmp_pa
     assert len(segments(s3, tmp_path)) == 1
 
 
+async def test_closing_waits_for_large_records_that_are_being_compressed(opened: Open) -> None:
+    archive = opened(limits={"linger_s": 3600})
+    noise = SystemEntropy().token(3_000_000)
+    append = asyncio.ensure_future(archive.append([response(Ids(), noise)]))
+    await asyncio.sleep(0)
+    await archive.close()
+    [ref] = await append
+    assert (await opened().read(ref)).payload == noise
+
+
 async def test_a_record_above_the_segment_size_gets_a_segment_of_its_size(opened: Open) -> None:
     archive, ids = opened(limits={"segment_bytes_max": 10_000, "pending_bytes_max": 100_000}), Ids()
     noise = SystemEntropy().token(2_000_000)

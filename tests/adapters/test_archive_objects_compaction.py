@@ -125,6 +125,11 @@ class Place:
         return [str(problem) for problem in verify_objects(self.open_bucket())]
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects_compaction, "_CREATE_PAUSE_S", 0.01)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     """In a folder: the same code, and quick."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from amble import __version__
 from amble.adapters.archive import objects_names as names
@@ -109,6 +110,7 @@ class ObjectArchive:
         self._timer: asyncio.TimerHandle | None = None
         self._room = _Room(self._limits.pending_bytes_max)
         self._slots = asyncio.Semaphore(self._limits.puts_in_flight_max)
+        self._compressing: set[asyncio.Future[list[bytes]]] = set()
         self._puts: set[asyncio.Task[None]] = set()
         self._maps = Maps()
         self._maps_lock = asyncio.Lock()
@@ -130,17 +132,24 @@ class ObjectArchive:
         self._check_open()
         size = sum(record.block_bytes for record in records)
         await self._room.take(size)
-        try:
+        if self._closed:
+            self._room.give(size)
             self._check_open()
-            if size <= PREPARED_BYTES_MAX:
-                members = _members(records)
-            else:
-                members = await asyncio.get_running_loop().run_in_executor(self._coder, _members, records)
-                self._check_open()
+        try:
+            members = await self._compress(records) if size > PREPARED_BYTES_MAX else _members(records)
         except BaseException:
             self._room.give(size)
             raise
         return await self._gather(members, size)
+
+    async def _compress(self, records: Sequence[NewRecord]) -> list[bytes]:
+        """The members of large records, made in a thread."""
+        work = asyncio.get_running_loop().run_in_executor(self._coder, _members, records)
+        self._compressing.add(work)
+        try:
+            return await work
+        finally:
+            self._compressing.discard(work)
 
     def _gather(self, members: list[bytes], taken: int) -> asyncio.Future[list[BodyRef]]:
         """Join the growing segment, and put it if that fills it."""
@@ -295,10 +304,13 @@ class ObjectArchive:
         if self._closed:
             return
         self._closed = True
-        self._hand_over()
         self._room.let_all_in()
-        if self._puts:
-            await asyncio.wait(self._puts)
+        self._hand_over()
+        while self._compressing or self._puts:
+            under_way: list[asyncio.Future[Any]] = [*self._compressing, *self._puts]
+            await asyncio.wait(under_way)
+            await asyncio.sleep(0)  # those whose records are compressed now join a segment
+            self._hand_over()
         self._coder.shutdown(wait=False)
 
     def _check_open(self) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -120,43 +120,50 @@ class Compactor:
         self._report = CompactionReport()
         self._left_alone.clear()
         lost = 0
-        while lost < _LOST_MAX and (candidates := await asyncio.to_thread(self._plan, everything)):
+        candidates = await asyncio.to_thread(self._plan)
+        while lost < _LOST_MAX and self._is_enough(candidates, everything=everything):
             [serial] = await self._serials(1)
             try:
-                await asyncio.to_thread(self._compact, serial, candidates)
-                lost = 0
+                done = await asyncio.to_thread(self._compact, serial, list(candidates.values()))
             except _Lost:
                 lost += 1
+                candidates = await asyncio.to_thread(self._plan)
+                continue
+            for number in (*done, *self._left_alone):
+                candidates.pop(number, None)
         await asyncio.to_thread(self._sweep)
         return self._report
 
+    def _is_enough(self, candidates: Mapping[int, ObjectSeen], *, everything: bool) -> bool:
+        """Whether there is something to compact."""
+        if len(candidates) < 2:
+            return False
+        return everything or sum(seen.size for seen in candidates.values()) >= self._limits.target_bytes
+
     # -- all below runs in a thread ------------------------------------------------------------------------------------
 
-    def _plan(self, everything: bool) -> list[ObjectSeen]:  # noqa: FBT001
-        """The segments to compact, in order of serial; none when there are too few of them."""
+    def _plan(self) -> dict[int, ObjectSeen]:
+        """The segments that may be compacted, by serial."""
         load_now(self._bucket, self._maps)
         whole = _Whole(self._bucket)
-        found: list[tuple[int, ObjectSeen]] = []
+        found: dict[int, ObjectSeen] = {}
         for seen in self._bucket.list_now(names.SEGMENTS):
             serial = names.serial_of(seen.key)
             if serial is None or serial in self._left_alone or seen.size > self._limits.target_bytes // 2:
                 continue
             moved = self._maps.map_of(serial)
             if moved is None or not whole(moved):
-                found.append((serial, seen))
-        enough = everything or sum(seen.size for _, seen in found) >= self._limits.target_bytes
-        return (
-            [seen for _, seen in sorted(found, key=lambda pair: pair[0])] if enough and len(found) > 1 else []
-        )
+                found[serial] = seen
+        return dict(sorted(found.items()))
 
-    def _compact(self, serial: int, candidates: Sequence[ObjectSeen]) -> None:
-        """One large object. Raises _Lost when another compactor took the same segments."""
+    def _compact(self, serial: int, candidates: Sequence[ObjectSeen]) -> list[int]:
+        """One large object. The segments that are in it. Raises _Lost when another compactor took some of them."""
         try:
-            self._compact_into(serial, candidates)
+            return self._compact_into(serial, candidates)
         except OSError as error:
             raise ArchiveUnavailable(f"a temporary file: {error.strerror or error}") from error
 
-    def _compact_into(self, serial: int, candidates: Sequence[ObjectSeen]) -> None:
+    def _compact_into(self, serial: int, candidates: Sequence[ObjectSeen]) -> list[int]:
         key = names.large_key(serial, self._entropy.token(8))
         before = self._maps.next_number
         with tempfile.TemporaryFile(prefix="amble-") as file:
@@ -164,7 +171,7 @@ class Compactor:
             self._gather(out, candidates)
             if len(out.moves) < 2:
                 self._left_alone.update(move.serial for move in out.moves)
-                return
+                return []
             self._on_step("gathered")
             file.seek(0)
             self._bucket.upload_now(key, file)
@@ -178,6 +185,7 @@ class Compactor:
         self._report.made += 1
         self._report.moved += len(out.moves)
         self._report.moved_bytes += sum(move.end - move.start for move in out.moves)
+        return [move.serial for move in out.moves]
 
     def _gather(self, out: _Output, candidates: Sequence[ObjectSeen]) -> None:
         for seen in candidates:

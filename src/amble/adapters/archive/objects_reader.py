@@ -61,10 +61,11 @@ class ObjectReader:
         """Every WARC file, each record in exactly one of them: what was compacted is left out where it still lies about."""
         maps = Maps()
         load_now(self._bucket, maps)
+        sizes = {seen.key: seen.size for seen in self._bucket.list_now(names.LARGE)}
         large = [
             SegmentObject(found.key, found.serial, found.size, compacted=True)
             for found in maps.all
-            if self._bucket.size_now(found.key) == found.size
+            if sizes.get(found.key) == found.size
         ]
         whole = {segment.key for segment in large}
         small: list[SegmentObject] = []
@@ -144,8 +145,9 @@ def verify_objects(bucket: Bucket) -> Iterator[Problem]:
 def _maps(bucket: Bucket, maps: Maps) -> Iterator[Problem]:
     """Maps whose object is not as they say. A problem only where what they moved cannot be read in its old place."""
     small = {names.serial_of(seen.key) for seen in bucket.list_now(names.SEGMENTS)}
+    sizes = {seen.key: seen.size for seen in bucket.list_now(names.LARGE)}
     for found in maps.all:
-        size = bucket.size_now(found.key)
+        size = sizes.get(found.key)
         if size == found.size:
             continue
         lost = [serial for serial in maps.serials_of(found.number) if serial not in small]
