@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 import asyncpg
 import pytest
 
+from tests.support.fleet import wait_for_sql
 from tests.support.ha import Pair
 from tests.support.postgres import SharedPostgres
 
@@ -166,6 +167,29 @@ async def test_a_primary_that_slept_through_a_failover_still_takes_writes_but_ac
             await connection.execute("INSERT INTO row VALUES (1)", timeout=0.5)
         connection.terminate()
         assert await surviving(pair) == set()
+
+
+async def test_a_cancelled_wait_for_the_standby_is_told_as_a_commit_with_a_warning(
+    postgres: SharedPostgres,
+) -> None:
+    """The one way to lose what was acknowledged: `pg_cancel_backend`, which PostgreSQL does not take for a failure."""
+    with a_pair(postgres, synchronous=True) as pair:
+        connection = await asyncpg.connect(pair.dsn(), timeout=SOON_S)
+        warnings: list[str] = []
+        connection.add_log_listener(lambda _, message: warnings.append(message.message))
+        backend = connection.get_server_pid()
+        await asyncio.to_thread(pair.standby.server.kill)
+        waiting = asyncio.create_task(connection.execute("INSERT INTO row VALUES (1)"))
+        await wait_for_sql(
+            pair.primary.server.dsn(),
+            f"SELECT wait_event FROM pg_stat_activity WHERE pid = {backend}",
+            lambda event: event == "SyncRep",
+            "the commit waits for the standby",
+        )
+        await asyncio.to_thread(pair.primary.server.execute, f"SELECT pg_cancel_backend({backend})")
+        assert await waiting == "INSERT 0 1"
+        assert any("canceling wait for synchronous replication" in warning for warning in warnings)
+        connection.terminate()
 
 
 @pytest.mark.soak
