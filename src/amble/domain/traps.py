@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from amble.domain.decision import Reason, Rejected
 from amble.domain.destination import REFUSED_PORTS
 from amble.domain.policy import UrlLimits
@@ -22,14 +24,21 @@ def judge_shape(url: str, limits: UrlLimits) -> Rejected | None:
         return Rejected(Reason.URL_TOO_LONG, f"{len(url)} characters, at most {limits.url_chars_max}")
     host = url.index("://") + 3
     slash = url.index("/", host)
-    if ":" in url[host:slash]:
-        port = url[host:slash].rpartition(":")[2]
-        if port.isdigit() and int(port) in REFUSED_PORTS:
-            return Rejected(Reason.PORT_REFUSED, f"port {port} is not for HTTP")
+    if url.find(":", host, slash) > 0 and (port := _refused_port(url[host:slash])):
+        return Rejected(Reason.PORT_REFUSED, f"port {port} is not for HTTP")
+    if "?" not in url and url.count("/", slash) < min(limits.path_repeats_max, limits.path_segments_max):
+        return None  # too short a path for any trap, as most are
     path, _, query = url[slash + 1 :].partition("?")
     if query and (params := query.count("&") + 1) > limits.query_params_max:
         return Rejected(Reason.QUERY_TOO_WIDE, f"{params} parameters, at most {limits.query_params_max}")
     return _judge_path(path.split("/"), limits)
+
+
+@lru_cache(maxsize=1_024)
+def _refused_port(authority: str) -> str:
+    """The port after a host, if requests may not go to it; else ""."""
+    port = authority.rpartition(":")[2]
+    return port if port.isdigit() and int(port) in REFUSED_PORTS else ""
 
 
 def _judge_path(segments: list[str], limits: UrlLimits) -> Rejected | None:

@@ -213,12 +213,12 @@ class UrlGate:
         batch = _Batch()
         recent = self._recent.get
         shut = not follow and self._links.obey_page_nofollow
-        # These say nothing to most links and are asked only when they can matter.
-        picky = shut or not self._links.follow_rel_nofollow
+        hints = 0 if self._links.follow_rel_nofollow else NOFOLLOW
         onward = judge_distance(depth=depth + 1, hops=0, limits=self._policy.urls)
         for link in links:
             url = link.url
-            if picky and self._is_nofollow(link, shut=shut):
+            # A redirect is not a link of a page: it is where the page has gone.
+            if (shut or link.rel & hints) and link.edge != Edge.REDIRECT:
                 batch.reject(url, Rejected(Reason.NOFOLLOW, "the page" if shut else "the link"))
                 continue
             seen = recent(url, _MISSING)
@@ -231,9 +231,9 @@ class UrlGate:
                 continue
             if link.edge == Edge.REDIRECT:
                 distance = judge_distance(depth=depth, hops=hops + 1, limits=self._policy.urls)
-                self._take(batch, link, link_kind, distance, parent=parent, depth=depth, hops=hops + 1)
+                self._take(batch, link, link_kind, distance, parent, depth, hops + 1)
             else:
-                self._take(batch, link, link_kind, onward, parent=parent, depth=depth + 1, hops=0)
+                self._take(batch, link, link_kind, onward, parent, depth + 1, 0)
         return batch
 
     def _take(
@@ -242,32 +242,26 @@ class UrlGate:
         link: Link,
         kind: int,
         distance: Rejected | None,
-        *,
         parent: int,
         depth: int,
         hops: int,
     ) -> None:
-        if not is_well_formed(link.url):
+        url = link.url
+        if not is_well_formed(url):
             # No reader of ours makes such a link: a child that a page has taken over may.
-            batch.reject(link.url, Rejected(Reason.NOT_A_URL, "not canonical"))
+            batch.reject(url, Rejected(Reason.NOT_A_URL, "not canonical"))
             return
-        rejected = self._judge_static(link.url, kind)
+        rejected = self._judge_static(url, kind)
         if rejected is not None:
             if kind == UrlKind.PAGE:
-                self._recent.put(link.url, rejected.reason)
-            batch.reject(link.url, rejected)
+                self._recent.put(url, rejected.reason)
+            batch.reject(url, rejected)
         elif distance is not None:
-            batch.reject(link.url, distance)
+            batch.reject(url, distance)
         else:
             batch.candidates.append(
                 _candidate(link.url, kind=kind, edge=link.edge, depth=depth, hops=hops, parent=parent)
             )
-
-    def _is_nofollow(self, link: Link, *, shut: bool) -> bool:
-        # A redirect is not a link of a page: it is where the page has gone.
-        if link.edge == Edge.REDIRECT:
-            return False
-        return shut or (not self._links.follow_rel_nofollow and bool(link.rel & NOFOLLOW))
 
     def _remember(self, candidates: Sequence[Candidate], report: AdmitReport) -> None:
         """What the frontier has committed is known from now on. A stale batch has committed nothing."""
