@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 import asyncpg
 import pytest
 
+from amble.adapters.postgres.barrier import BARRIER, wait_for_standby
 from tests.support.fleet import wait_for_sql
 from tests.support.ha import Pair
 from tests.support.postgres import SharedPostgres
@@ -190,6 +191,38 @@ async def test_a_cancelled_wait_for_the_standby_is_told_as_a_commit_with_a_warni
         assert await waiting == "INSERT 0 1"
         assert any("canceling wait for synchronous replication" in warning for warning in warnings)
         connection.terminate()
+
+
+ADMIT = "INSERT INTO row VALUES (1) ON CONFLICT DO NOTHING"
+
+
+async def test_a_barrier_shows_whether_what_a_restarted_primary_tells_is_on_its_standby(
+    postgres: SharedPostgres,
+) -> None:
+    """After a crash the primary shows commits that were never acknowledged, and a repeated operation that finds its
+    effect there writes nothing, so it waits for nobody. A written record waits, and with it all that stands before it.
+    """
+    with a_pair(postgres, synchronous=True) as pair:
+        await asyncio.to_thread(pair.standby.server.kill)
+        connection = await asyncpg.connect(pair.dsn(), timeout=SOON_S)
+        with pytest.raises(TimeoutError):
+            await connection.execute(ADMIT, timeout=0.5)
+        connection.terminate()
+        await asyncio.to_thread(pair.primary.server.kill)
+        await asyncio.to_thread(pair.primary.server.start_again)
+
+        again = await asyncpg.connect(pair.dsn(), timeout=SOON_S)
+        assert await again.execute(ADMIT, timeout=SOON_S) == "INSERT 0 0", "known, yet only here"
+        with pytest.raises(TimeoutError):
+            await again.execute(BARRIER, timeout=0.5)
+        again.terminate()
+
+        await asyncio.to_thread(pair.standby.server.start_again)
+        await asyncio.to_thread(pair.protect)
+        safe = await asyncpg.connect(pair.dsn(), timeout=SOON_S)
+        await asyncio.wait_for(wait_for_standby(safe), SOON_S)
+        await safe.close()
+        assert pair.standby.server.execute("SELECT id FROM row") == "1"
 
 
 @pytest.mark.soak
