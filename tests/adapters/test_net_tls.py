@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from amble.adapters.net.tls import TlsProvider, lenient_provider, strict_provider
+from amble.adapters.net.tls import PublicRoots, TlsProvider, lenient_provider, strict_provider
 from amble.adapters.net.transport import Http1Transport
 from amble.domain.decision import Category
 from amble.domain.policy import FetchLimits
@@ -279,10 +279,11 @@ async def test_the_provider_is_replaceable(tmp_path: Path, authority: Authority)
 
 def test_public_roots_are_trusted_by_default() -> None:
     provider = strict_provider()
-    assert isinstance(provider.context, ssl.SSLContext)
-    assert provider.context.verify_mode is ssl.CERT_REQUIRED
-    assert provider.context.check_hostname
-    assert len(provider.context.get_ca_certs()) > 50
+    assert isinstance(provider.context, PublicRoots)
+    context = provider.context.context
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert len(context.get_ca_certs()) > 50
 
 
 def test_many_handshakes_on_uvloop_all_succeed(tmp_path: Path, authority: Authority) -> None:

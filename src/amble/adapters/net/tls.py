@@ -56,12 +56,43 @@ class TlsProvider:
 def strict_provider(ca_file: Path | None = None) -> TlsProvider:
     """Full verification against `ca_file`, or against the bundled public roots. TLS 1.2 and later.
 
-    Costs about 50 ms for the public roots: make one and share it. Raises OSError when the file cannot be read.
+    The public roots cost about 50 ms when they are first used: make one and share it. Raises OSError when the file
+    cannot be read.
     """
+    return TlsProvider(PublicRoots() if ca_file is None else _strict_context(str(ca_file)), resumes=True)
+
+
+class PublicRoots:
+    """A context that verifies against the bundled public roots. Loaded for the first handshake: many crawls have none.
+
+    Raises OSError when the file of roots cannot be read.
+    """
+
+    __slots__ = ("_context", "_file")
+
+    def __init__(self) -> None:
+        self._file = certifi.where()
+        self._context: ssl.SSLContext | None = None
+        with open(self._file, "rb"):
+            pass  # an installation without roots is told of at once
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context with its roots."""
+        if self._context is None:
+            self._context = _strict_context(self._file)
+        return self._context
+
+    def wrap_bio(self, incoming: Any, outgoing: Any, **more: Any) -> ssl.SSLObject:
+        """As `ssl.SSLContext.wrap_bio`."""
+        return self.context.wrap_bio(incoming, outgoing, **more)
+
+
+def _strict_context(roots: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cafile=str(ca_file) if ca_file is not None else certifi.where())
+    context.load_verify_locations(cafile=roots)
     context.set_alpn_protocols(["http/1.1"])
-    return TlsProvider(context, resumes=True)
+    return context
 
 
 def lenient_provider() -> TlsProvider:
