@@ -17,7 +17,7 @@ from amble.adapters.archive import objects_names as names
 from amble.adapters.archive.objects import ObjectArchive, ObjectLimits
 from amble.adapters.archive.objects_open import is_object_url, open_archive_url, open_bucket
 from amble.adapters.archive.objects_reader import ObjectReader, verify_objects
-from amble.adapters.archive.objects_store import StoreTimes, explain
+from amble.adapters.archive.objects_store import ObjectTrouble, StoreTimes, explain
 from amble.adapters.system import SystemClock, SystemEntropy
 from amble.domain.errors import ArchiveBroken, ArchiveUnavailable, ConfigErrors, StoreUnavailable
 from amble.domain.fetched import BodyRef
@@ -528,6 +528,53 @@ async def test_a_read_that_stays_in_trouble_is_unavailable_and_not_broken(opened
     s3.fail("error", method="GET", key="segments/", count=-1)
     with pytest.raises(ArchiveUnavailable, match="slow down"):
         await archive.read(refs[1])
+
+
+# -- reading in windows --------------------------------------------------------------------------------------------------
+
+
+async def test_records_that_lie_together_are_read_together(opened: Open, s3: S3Server) -> None:
+    ids = Ids()
+    writer = opened(limits={"linger_s": 0.1})
+    answers = await asyncio.gather(*(writer.append(page(ids, number)) for number in range(40)))
+    archive = opened(limits={"read_window_bytes": 1 << 20})
+    first = await asyncio.gather(*(archive.read(refs[1]) for refs in answers))
+    again = [await archive.read(refs[1]) for refs in reversed(answers)]
+    for number, stored in enumerate(first):
+        assert b"page %d<" % number in stored.payload
+        assert again[-1 - number] == stored
+    assert s3.count("GET", "segments/") == 1
+
+
+async def test_windows_overlap_so_that_each_record_is_whole_in_one(opened: Open, s3: S3Server) -> None:
+    ids = Ids()
+    writer = opened(limits={"linger_s": 0.1})
+    noise = [SystemEntropy().token(size) for size in (100, 900, 1500, 3000, 10, 2500, 40, 700) * 3]
+    refs = [
+        refs[0] for refs in await asyncio.gather(*(writer.append([response(ids, part)]) for part in noise))
+    ]
+    archive = opened(limits={"read_window_bytes": 4096, "read_windows_max": 2})
+    for ref, part in zip(refs, noise, strict=True):
+        assert (await archive.read(ref)).payload == part
+    assert len(archive._windows._kept) == 2
+    for wrong in (
+        BodyRef(refs[-1].segment, refs[-1].offset + refs[-1].length, 9),
+        BodyRef(refs[0].segment, 1 << 40, 9),
+    ):
+        with pytest.raises(ArchiveBroken):
+            await archive.read(wrong)
+
+
+async def test_a_window_that_could_not_be_read_is_asked_for_again(opened: Open, s3: S3Server) -> None:
+    refs = await opened().append(page(Ids(), 1))
+    archive = opened(limits={"read_window_bytes": 1 << 20}, times=QUICK)
+    s3.fail("error", method="GET", key="segments/", count=-1)
+    failed = await asyncio.gather(*(archive.read(refs[1]) for _ in range(3)), return_exceptions=True)
+    assert {type(error) for error in failed} == {ObjectTrouble}
+    s3.heal()
+    assert b"page 1" in (await archive.read(refs[1])).payload
+    with pytest.raises(ArchiveBroken):
+        await archive.read(BodyRef(4_000_000, 0, 100))
 
 
 # -- foreign tools -------------------------------------------------------------------------------------------------------

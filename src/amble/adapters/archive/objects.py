@@ -24,6 +24,7 @@ from amble.adapters.archive.member import open_member, prepare
 from amble.adapters.archive.objects_map import Maps, Place, load_now
 from amble.adapters.archive.objects_serials import ClaimedSerials
 from amble.adapters.archive.objects_store import Bucket, ObjectTrouble
+from amble.adapters.archive.objects_window import ReadWindows
 from amble.domain.errors import ArchiveBroken, ArchiveUnavailable, StoreUnavailable
 from amble.domain.fetched import BodyRef
 from amble.domain.pacing import PAGES_PER_S, PASSES
@@ -49,7 +50,8 @@ class ObjectLimits:
     A segment is put when it holds `segment_bytes_max` (compressed) or when its oldest append has waited `linger_s`;
     `pace` shortens the wait down to `linger_s_min` while few pages are under way. At most `puts_in_flight_max` puts run
     at once, and records of `pending_bytes_max` wait in memory; more appends wait to get in. A put is tried `put_tries`
-    times within `put_total_s`, first after `retry_first_s`, then after twice as long each time.
+    times within `put_total_s`, first after `retry_first_s`, then after twice as long each time. Reads get windows of
+    `read_window_bytes` and keep `read_windows_max` of them (0 bytes: each record is got by itself).
     """
 
     segment_bytes_max: int = 8 << 20
@@ -61,6 +63,8 @@ class ObjectLimits:
     put_total_s: float = 60.0
     retry_first_s: float = 0.2
     serials_at_once: int = 16
+    read_window_bytes: int = 0
+    read_windows_max: int = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +116,7 @@ class ObjectArchive:
         self._slots = asyncio.Semaphore(self._limits.puts_in_flight_max)
         self._compressing: set[asyncio.Future[list[bytes]]] = set()
         self._puts: set[asyncio.Task[None]] = set()
+        self._windows = ReadWindows(bucket, self._limits.read_window_bytes, self._limits.read_windows_max)
         self._maps = Maps()
         self._maps_lock = asyncio.Lock()
         self._coder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive-code")
@@ -263,7 +268,7 @@ class ObjectArchive:
 
     async def _read_places(self, places: Sequence[Place], length: int) -> bytes | None:
         for place in places:
-            data = await self._bucket.range(place.key, place.offset, length)
+            data = await self._windows.range(place.key, place.offset, length)
             if data is not None:
                 return data
         return None

@@ -18,7 +18,8 @@ from amble.domain.errors import ArchiveUnavailable, ConfigErrors
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-PIECE_BYTES = 8 << 20  # of downloads, comparisons and parts of uploads
+PIECE_BYTES = 8 << 20  # of comparisons and of parts of uploads
+_FETCH_BYTES = 16 << 20  # a segment in one request
 _UPLOADS_AT_ONCE = 2
 
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
@@ -186,12 +187,12 @@ class Bucket:
         """Write a whole object to `file`, piece by piece; False: no such object. Raises ObjectTrouble, OSError."""
         at = 0
         while True:
-            piece = self.range_now(key, at, PIECE_BYTES)
+            piece = self.range_now(key, at, _FETCH_BYTES)
             if piece is None:
                 return False
             file.write(piece)
             at += len(piece)
-            if len(piece) < PIECE_BYTES:
+            if len(piece) < _FETCH_BYTES:
                 return True
 
     def same_now(self, key: str, data: bytes) -> bool | None:
