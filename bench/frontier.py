@@ -81,10 +81,10 @@ class World:
                      None if done else self.now - 1000, (done and random.randbytes(32)) or None, etag)
                 )  # fmt: skip
             db.execute(
-                "INSERT INTO origin(id, partition, key, wake_at, next_start, rest_until, backoff_level, last_fetch_ms, "
+                "INSERT INTO origin(id, key, wake_at, next_start, rest_until, backoff_level, last_fetch_ms, "
                 "leased, active, paused, policy_version, queued, urls, pages, turns, robots_url_id, robots_outcome, "
                 "robots_version, robots_fetched_at, robots_expires_at, robots_delay_ms, created_at) "
-                "VALUES (?,0,?,?,0,0,0,0,0,0,0,1,?,?,0,0,?,2,1,0,?,0,0)",
+                "VALUES (?,?,?,0,0,0,0,0,0,0,1,?,?,0,0,?,2,1,0,?,0,0)",
                 (origin_id, key, self.now - 1000, queued, len(here) - 1, robots, self.now + 24 * HOUR),
             )
         db.executemany(

@@ -11,14 +11,14 @@ from amble.adapters.sql.reports import _SQL as REPORTS
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.adapters.sql.statements import load
 
-ORIGIN, URL, WORK = load("origin"), load("url"), load("work")
+ORIGIN, URL, WORK, PARCEL = load("origin"), load("url"), load("work"), load("parcel")
 
 HOT = [
     (
         ORIGIN["due"],
-        "SEARCH origin USING COVERING INDEX origin_wake (partition=? AND wake_at>? AND wake_at<?)",
+        "SEARCH origin USING COVERING INDEX origin_wake (wake_at>? AND wake_at<?)",
     ),
-    (ORIGIN["next_wake"], "USING COVERING INDEX origin_wake (partition=?"),
+    (ORIGIN["next_wake"], "USING COVERING INDEX origin_wake"),
     (ORIGIN["by_key"], "SEARCH origin USING INDEX sqlite_autoindex_origin_1 (key=?)"),
     (ORIGIN["by_id"], "SEARCH origin USING INTEGER PRIMARY KEY (rowid=?)"),
     (URL["best"], "SEARCH url USING INDEX url_due (<expr>=? AND rq>? AND rq<?)"),
@@ -27,6 +27,12 @@ HOT = [
     (URL["lapsed"], "SEARCH url USING INDEX url_flight (state=? AND expires_at<?)"),
     (URL["leased"], "SEARCH url USING INDEX url_flight (state=?)"),
     (URL["resumable"], "SEARCH u USING INDEX url_flight (state=?)"),
+    (URL["adoptable"], "SEARCH u USING INDEX url_flight (state=? AND expires_at<?)"),
+    (URL["offer_parsed"], "SEARCH url USING INDEX url_flight (state=? AND expires_at>?)"),
+    (PARCEL["waiting"], "SCAN outbox"),
+    (PARCEL["sent"], "SEARCH outbox USING INDEX outbox_destination (destination=? AND number<?)"),
+    (PARCEL["drop"], "SEARCH outbox USING COVERING INDEX outbox_destination (destination=? AND number<?)"),
+    (PARCEL["next"], "SCAN inbox"),
     (URL["held"], "SEARCH url USING INTEGER PRIMARY KEY (rowid=?)"),
     (URL["lease"], "SEARCH url USING INTEGER PRIMARY KEY (rowid=?)"),
     (URL["complete"], "SEARCH url USING INTEGER PRIMARY KEY (rowid=?)"),

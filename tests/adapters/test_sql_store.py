@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 
 from amble.adapters.sql import messages as m
+from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.connection import DRIVER, Driver, open_reader, open_writer, trouble_of
-from amble.adapters.sql.settings import StoreSettings
+from amble.adapters.sql.settings import StoreSettings, of_file
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.domain.attempt import Edge, UrlKind
-from amble.domain.errors import StoreBroken, StoreUnavailable
-from amble.domain.frontier import AdmitBatch, Candidate, LeaseAsk, ReserveAsk, ReserveOutcome, TakeoverAsk
+from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable
+from amble.domain.frontier import (
+    AdmitBatch,
+    Candidate,
+    LeaseAsk,
+    Parcel,
+    ReserveAsk,
+    ReserveOutcome,
+    TakeoverAsk,
+    Verdict,
+)
 from amble.domain.manifest import CursorAdvance, ManifestKey
 from tests.contract.frontier_rig import memory_folder
 
@@ -237,6 +247,50 @@ def test_both_drivers_read_one_file(tmp_path: Path) -> None:
 def test_every_operation_has_a_handler_and_a_reply_type(store: SqliteStore) -> None:
     operations: tuple[type[Any], ...] = m.AnyOperation.__args__
     assert set(store._handlers) == set(operations) == set(m.REPLY_DECODERS)
+
+
+def test_a_file_stays_with_the_partition_it_was_made_for(tmp_path: Path, driver: Driver) -> None:
+    path = tmp_path / "frontier-1.db"
+    store = SqliteStore(path, of_file(StoreSettings(), 1, 2), driver=driver)
+    (report,) = store.apply([m.Admit(AdmitBatch([Candidate("https://a.example", "/", 0, 2, 0, 0, 1, 0, 1)]))])
+    assert list(report.verdicts) == [Verdict.ADMITTED]
+    assert store.database.execute("SELECT id FROM origin").fetchall()[0][0] == (1 << 22) + 1
+    store.close()
+    with pytest.raises(CrawlFolderUnusable, match="holds partition 1, not 0"):
+        SqliteStore(path, driver=driver)
+    SqliteStore(path, of_file(StoreSettings(), 1, 2), driver=driver).close()
+
+
+def test_a_file_whose_ids_are_used_up_opens_no_more_origins(tmp_path: Path, driver: Driver) -> None:
+    store = SqliteStore(tmp_path / "frontier.db", StoreSettings(origins_max=2), driver=driver)
+    hosts = [f"https://h{number}.example" for number in range(4)]
+    batch = AdmitBatch([Candidate(host, "/", 0, 2, 0, 0, 1, 0) for host in hosts])
+    (report,) = store.apply([m.Admit(batch)])
+    assert list(report.verdicts) == [Verdict.ADMITTED] * 2 + [Verdict.OVER_SITE_BUDGET] * 2
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        ("UPDATE outbox SET destination = 0", "is addressed to the partition that it comes from"),
+        ("DELETE FROM outbox", "the counter outbox says 1, there are 0"),
+        ("DELETE FROM inbox", "the counter inbox says 2, there are 0"),
+        ("UPDATE inbox SET taken = amount", "left over when all of it was taken"),
+        ("DELETE FROM parcel_mark", "above the mark of its source"),
+    ],
+)
+def test_verify_knows_what_must_hold_of_parcels(
+    store: SqliteStore, tmp_path: Path, damage: str, complaint: str
+) -> None:
+    away = Candidate("https://b.example", "/", 0, 2, 0, 0, 1, 0, 5)
+    here = [Candidate(A, path, 0, 2, 0, 0, 1, 0) for path in ("/x", "/y")]
+    store.apply([m.Admit(AdmitBatch([away])), m.Deliver([Parcel(5, 0, 3, here, 1)])])
+    path, driver = tmp_path / "frontier.db", store.database.driver
+    assert list(SqliteCheck(path, driver=driver).problems()) == []
+    store.database.execute(damage)
+    problems = list(SqliteCheck(path, driver=driver).problems())
+    assert any(complaint in problem for problem in problems), problems
 
 
 def test_a_store_in_memory_leaves_no_file(

@@ -18,10 +18,12 @@ from amble.domain.frontier import (
     Exclude,
     OriginEffect,
     OriginOrder,
+    Parcel,
     ParseStrike,
     PutBack,
     RequeueOrder,
     ReserveOutcome,
+    TakeoverAsk,
     Verdict,
 )
 from amble.domain.lifecycle import UrlState
@@ -46,6 +48,10 @@ from tests.contract.frontier_rig import (
 
 OVER_SITE = int(Verdict.OVER_SITE_BUDGET)
 ADMITTED, KNOWN, OVER = (int(v) for v in (Verdict.ADMITTED, Verdict.ALREADY_KNOWN, Verdict.OVER_BUDGET))
+FORWARDED = int(Verdict.FORWARDED)
+# Partitions that live elsewhere, whatever store is under test.
+AWAY, FAR = 901, 902
+FETCHED, PARSED = UrlState.FETCHED, UrlState.PARSED
 
 
 class AdmissionContract:
@@ -1065,6 +1071,325 @@ class TakeoverContract:
         assert (await rig.crash()).now_ms == START
         rig.now += 2 * HOUR
         assert (await rig.lease()).now_ms == START + HOUR
+
+
+class AdoptContract:
+    """Rows past LEASED that nobody holds: parse workers take what was fetched, the owner takes what they parsed."""
+
+    async def waiting(self, rig: Rig, *paths: str) -> list[Lease]:
+        """Pages whose bodies are stored and which parse workers may take."""
+        await rig.take_over()
+        await rig.ready(*(page(path) for path in paths))
+        leases = []
+        for _ in paths:
+            leases.append(await rig.next_page())
+            assert await rig.offered(leases[-1]) == Applied.APPLIED
+            rig.now += DELAY
+        return leases
+
+    async def test_what_is_offered_can_be_adopted_at_once_and_by_one_only(self, rig: Rig) -> None:
+        (old,) = await self.waiting(rig, "/x")
+        (found,) = await rig.adopt()
+        assert (found.lease.url, found.fetched, found.strikes, found.manifest) == (old.url, answer(), 0, None)
+        assert (found.lease.key.attempt, found.lease.key.partition) == (old.key.attempt, 0)
+        assert (found.lease.deadline_ms, found.lease.depth) == (rig.now + HOLD, old.depth)
+        assert await rig.adopt() == []
+        assert await rig.parsed(old) == Applied.STALE, "the token of the fetch is no authority any more"
+        assert await rig.parsed(found.lease) == Applied.APPLIED
+
+    async def test_what_somebody_holds_is_not_given_out_until_the_hold_lapses(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.ready(page("/x"))
+        await rig.fetched(await rig.next_page())
+        assert await rig.adopt() == []
+        rig.now += 10 * 60 * SECOND
+        (found,) = await rig.adopt()
+        assert found.strikes == 1
+
+    async def test_the_oldest_come_first_and_no_more_than_asked_for(self, rig: Rig) -> None:
+        leases = await self.waiting(rig, "/x", "/y", "/z")
+        found = await rig.adopt(count=2)
+        assert [one.lease.url for one in found] == [lease.url for lease in leases[:2]]
+        assert [one.lease.url for one in await rig.adopt()] == [leases[2].url]
+
+    async def test_only_the_kinds_that_were_asked_for(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"), page("/map.xml", B, kind=UrlKind.SITEMAP))
+        for lease in (await rig.lease()).leases:
+            await rig.offered(await rig.start(lease))
+        assert await rig.adopt(kinds=[UrlKind.PAGE, UrlKind.SITEMAP]) == []
+        found = await rig.adopt(kinds=[UrlKind.ROBOTS])
+        assert sorted(one.lease.origin for one in found) == [A, B]
+
+    async def test_a_worker_that_goes_away_costs_the_page_a_strike_and_its_late_result_is_stale(
+        self, rig: Rig
+    ) -> None:
+        await self.waiting(rig, "/x")
+        (first,) = await rig.adopt()
+        rig.now += HOLD - 1
+        assert await rig.adopt() == []
+        rig.now += 1
+        (second,) = await rig.adopt()
+        assert (first.strikes, second.strikes) == (0, 1)
+        assert await rig.parsed(first.lease, hand_over=True) == Applied.STALE
+        assert await rig.parsed(second.lease, hand_over=True) == Applied.APPLIED
+
+    async def test_a_page_that_ends_every_worker_ends_as_parse_failed(self, make_rig: MakeRig) -> None:
+        rig: Rig = await make_rig(settings=StoreSettings(strikes_adopted_max=3))
+        (lease,) = await self.waiting(rig, "/x")
+        seen = []
+        for _ in range(4):
+            seen += [one.strikes for one in await rig.adopt()]
+            rig.now += HOLD
+        assert seen == [0, 1, 2]
+        assert rig.state(lease.key.url_id) == UrlState.FAILED
+        assert rig.row(lease.key.url_id, "reason") == "parse_failed"
+
+    async def test_strikes_of_the_parser_and_of_holders_add_up(self, rig: Rig) -> None:
+        await self.waiting(rig, "/x")
+        (first,) = await rig.adopt()
+        await rig.frontier.parse_strike(ParseStrike(first.lease.key, "cpu", False))
+        rig.now += HOLD
+        (second,) = await rig.adopt()
+        assert second.strikes == 2
+
+    async def test_what_is_handed_over_goes_to_the_owner_with_its_manifest(self, rig: Rig) -> None:
+        await self.waiting(rig, "/x")
+        (found,) = await rig.adopt()
+        text = BodyRef(1, 940, 10)
+        assert await rig.parsed(found.lease, 3, hand_over=True, text_ref=text) == Applied.APPLIED
+        (parsed,) = await rig.adopt(PARSED, partition=0)
+        assert (parsed.manifest, parsed.links, parsed.content_kind) == (BodyRef(1, 900, 40), 3, "html")
+        assert (parsed.extraction_generation, parsed.fetched) == (1, answer())
+        assert await rig.complete(found.lease) == Applied.STALE
+        assert await rig.complete(parsed.lease) == Applied.APPLIED
+        assert rig.rows("SELECT text_ref FROM manifest WHERE links = 3") == [(text.pack(),)]
+
+    async def test_what_is_parsed_and_kept_is_not_given_away(self, rig: Rig) -> None:
+        await self.waiting(rig, "/x")
+        (found,) = await rig.adopt()
+        await rig.parsed(found.lease)
+        assert await rig.adopt(PARSED, partition=0) == []
+        assert await rig.complete(found.lease) == Applied.APPLIED
+
+    async def test_handing_over_again_is_harmless(self, rig: Rig) -> None:
+        await self.waiting(rig, "/x")
+        (found,) = await rig.adopt()
+        assert await rig.parsed(found.lease, 3, hand_over=True) == Applied.APPLIED
+        assert await rig.parsed(found.lease, 3, hand_over=True) == Applied.APPLIED
+        assert len(await rig.adopt(PARSED, partition=0)) == 1
+        assert await rig.parsed(found.lease, 3, hand_over=True) == Applied.STALE
+
+    async def test_an_owner_of_the_past_adopts_nothing(self, rig: Rig) -> None:
+        await self.waiting(rig, "/x")
+        old = rig.epoch
+        await rig.crash()
+        await rig.frontier.take_over(TakeoverAsk("third", resume=False))
+        assert await rig.adopt(PARSED, partition=0, epoch=old) == []
+        assert await rig.adopt(FETCHED, partition=0, epoch=old) == []
+
+    async def test_an_owner_that_leaves_parsing_to_others_takes_over_no_page(self, rig: Rig) -> None:
+        *_, free = await self.waiting(rig, "/x", "/y", "/z")
+        held, parsed = await rig.adopt(count=2)
+        await rig.parsed(parsed.lease, 2)
+        taken = await rig.frontier.take_over(TakeoverAsk("next", resume=False))
+        rig.epoch = taken.epoch
+        assert taken.resumables == []
+        found = [one.lease.url for one in await rig.adopt()]
+        assert found == [free.url], "what a worker holds stays its own"
+        assert await rig.parsed(held.lease, hand_over=True) == Applied.APPLIED
+        urls = {one.lease.url for one in await rig.adopt(PARSED, partition=0)}
+        assert urls == {held.lease.url, parsed.lease.url}
+
+    async def test_such_an_owner_still_takes_over_the_robots_txt(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        await rig.fetched(await rig.start(await rig.lease_one()))
+        taken = await rig.frontier.take_over(TakeoverAsk("next", resume=False))
+        (found,) = taken.resumables
+        assert found.lease.kind == UrlKind.ROBOTS
+        assert await rig.parsed(found.lease) == Applied.APPLIED
+
+    async def test_an_owner_that_parses_itself_takes_over_what_workers_hold(self, rig: Rig) -> None:
+        await self.waiting(rig, "/x")
+        (held,) = await rig.adopt()
+        (found,) = (await rig.take_over("next")).resumables
+        assert await rig.parsed(held.lease, hand_over=True) == Applied.STALE
+        assert await rig.parsed(found.lease) == Applied.APPLIED
+
+
+class CrossingContract:
+    """Candidates of other partitions: out with the commit that found them, in at most once, nothing lost between."""
+
+    async def open_page(self, rig: Rig, links: int = 4) -> Lease:
+        await rig.take_over()
+        await rig.ready(page("/parent"))
+        return await rig.carry(await rig.lease_one(), links=links)
+
+    def parcel(self, number: int, *paths: str, source: int = AWAY) -> Parcel:
+        return Parcel(source, 0, number, [page(path) for path in paths], 1)
+
+    async def test_links_of_other_partitions_leave_in_the_commit_of_the_cursor(self, rig: Rig) -> None:
+        parent = await self.open_page(rig)
+        report = await rig.admit(
+            page("/here"),
+            page("/a", B, partition=AWAY),
+            page("/b", "https://c.example", partition=FAR),
+            page("/c", B, partition=AWAY),
+            cursor=rig.move(parent, 0, 4),
+            policy_version=5,
+        )
+        assert list(report.verdicts) == [ADMITTED, FORWARDED, FORWARDED, FORWARDED]
+        assert rig.paths() == ["/here", "/parent"]
+        assert await rig.forwarded() == 3
+        found = sorted(await rig.parcels(), key=lambda parcel: parcel.destination)
+        assert [(one.source, one.destination, one.policy_version) for one in found] == [
+            (0, AWAY, 5),
+            (0, FAR, 5),
+        ]
+        assert found[0].candidates == [page("/a", B, partition=AWAY), page("/c", B, partition=AWAY)]
+
+    async def test_a_batch_whose_cursor_is_elsewhere_sends_nothing(self, rig: Rig) -> None:
+        parent = await self.open_page(rig)
+        links = [page("/a", B, partition=AWAY)]
+        assert (await rig.admit(*links, cursor=rig.move(parent, 0, 1))).applied == Applied.APPLIED
+        assert (await rig.admit(*links, cursor=rig.move(parent, 0, 1))).applied == Applied.STALE
+        assert len(await rig.parcels()) == 1
+
+    async def test_parcels_come_in_the_order_of_their_numbers_and_stay_until_they_are_dropped(
+        self, rig: Rig
+    ) -> None:
+        await rig.take_over()
+        for number in range(5):
+            await rig.admit(page(f"/{number}", B, partition=AWAY))
+        first = await rig.parcels(2)
+        assert [one.candidates[0].path for one in first] == ["/0", "/1"]
+        assert await rig.parcels(2) == first, "asking changes nothing"
+        assert await rig.drop((AWAY, first[-1].number)) == Applied.APPLIED
+        rest = await rig.parcels()
+        assert [one.candidates[0].path for one in rest] == ["/2", "/3", "/4"]
+        assert sorted({one.number for one in rest}) == [one.number for one in rest]
+        assert await rig.forwarded() == 3
+        assert await rig.drop((AWAY, first[-1].number)) == Applied.APPLIED, "dropping again is harmless"
+        assert await rig.forwarded() == 3
+
+    async def test_numbers_are_never_given_out_again(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/a", B, partition=AWAY))
+        (old,) = await rig.parcels()
+        await rig.drop((AWAY, old.number))
+        await rig.crash()
+        await rig.admit(page("/b", B, partition=AWAY))
+        (new,) = await rig.parcels()
+        assert new.number > old.number
+
+    async def test_dropping_concerns_one_destination_only(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/a", B, partition=AWAY), page("/b", "https://c.example", partition=FAR))
+        highest = max(one.number for one in await rig.parcels())
+        await rig.drop((AWAY, highest))
+        assert [one.destination for one in await rig.parcels()] == [FAR]
+
+    async def test_a_destination_that_is_away_does_not_keep_the_others_waiting(self, rig: Rig) -> None:
+        await rig.take_over()
+        for number in range(4):
+            await rig.admit(page(f"/{number}", B, partition=AWAY))
+        await rig.admit(page("/b", "https://c.example", partition=FAR))
+        assert [one.destination for one in await rig.parcels(2, without=[AWAY])] == [FAR]
+
+    async def test_an_owner_of_the_past_sees_and_drops_nothing(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/a", B, partition=AWAY))
+        (parcel,) = await rig.parcels()
+        old = rig.epoch
+        await rig.crash()
+        assert await rig.parcels(epoch=old) == []
+        assert await rig.drop((AWAY, parcel.number), epoch=old) == Applied.STALE
+        assert await rig.parcels() == [parcel]
+
+    async def test_what_is_delivered_waits_in_the_inbox_until_it_is_drained(self, rig: Rig) -> None:
+        await rig.take_over()
+        assert await rig.frontier.deliver([self.parcel(7, "/x", "/y")]) == Applied.APPLIED
+        assert (rig.paths(), await rig.forwarded()) == ([], 2)
+        reply = await rig.drain()
+        assert (reply.taken, reply.admitted, reply.left) == (2, 2, 0)
+        assert (rig.paths(), await rig.forwarded()) == (["/x", "/y"], 0)
+        assert rig.rows("SELECT path, state FROM url WHERE kind = 1") == [("/robots.txt", 0)]
+
+    async def test_a_parcel_is_taken_once_however_often_it_comes(self, rig: Rig) -> None:
+        await rig.take_over()
+        parcels = [self.parcel(1, "/x"), self.parcel(2, "/y")]
+        assert await rig.frontier.deliver(parcels) == Applied.APPLIED
+        assert await rig.frontier.deliver(parcels) == Applied.APPLIED
+        assert (await rig.drain()).taken == 2
+        assert await rig.frontier.deliver([*parcels, self.parcel(3, "/z")]) == Applied.APPLIED
+        assert (await rig.drain()).taken == 1
+        assert await rig.frontier.deliver(parcels) == Applied.APPLIED, "the mark outlives what it marks"
+        await rig.crash()
+        assert await rig.frontier.deliver(parcels) == Applied.APPLIED
+        assert (await rig.drain()).taken == 0
+
+    async def test_parcels_that_come_together_are_taken_by_number(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.frontier.deliver([self.parcel(5, "/later"), self.parcel(3, "/sooner")])
+        assert (await rig.drain()).taken == 2
+
+    async def test_each_source_has_its_own_numbers(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.frontier.deliver([self.parcel(9, "/x")])
+        await rig.frontier.deliver([self.parcel(1, "/y", source=FAR)])
+        assert (await rig.drain()).taken == 2
+
+    async def test_a_parcel_for_another_partition_is_refused_with_all_that_came_along(self, rig: Rig) -> None:
+        await rig.take_over()
+        astray = Parcel(AWAY, FAR, 2, [page("/y", B, partition=FAR)], 1)
+        assert await rig.frontier.deliver([self.parcel(1, "/x"), astray]) == Applied.STALE
+        assert (await rig.drain()).taken == 0
+        assert await rig.frontier.deliver([self.parcel(1, "/x")]) == Applied.APPLIED
+        assert (await rig.drain()).taken == 1
+
+    async def test_draining_takes_no_more_than_asked_for_in_the_order_of_arrival(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.frontier.deliver([self.parcel(1, "/1", "/2", "/3"), self.parcel(2, "/4", "/5")])
+        for limit, expected in ((2, (2, 2, 3)), (2, (2, 2, 1)), (9, (1, 1, 0)), (9, (0, 0, 0))):
+            reply = await rig.drain(limit)
+            assert (reply.taken, reply.admitted, reply.left) == expected
+        assert rig.paths() == ["/1", "/2", "/3", "/4", "/5"]
+
+    async def test_what_is_known_already_only_counts(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.admit(page("/x"))
+        await rig.frontier.deliver([self.parcel(1, "/x", "/new", "/x")])
+        reply = await rig.drain()
+        assert (reply.taken, reply.admitted) == (3, 1)
+
+    async def test_discovery_budgets_hold_for_what_comes_from_elsewhere(self, make_rig: MakeRig) -> None:
+        rig: Rig = await make_rig(settings=StoreSettings(urls_per_origin_start=2))
+        await rig.take_over()
+        await rig.frontier.deliver([self.parcel(1, *(f"/{number}" for number in range(5)))])
+        assert (await rig.drain()).admitted == 2
+
+    async def test_an_owner_of_the_past_drains_nothing(self, rig: Rig) -> None:
+        await rig.take_over()
+        await rig.frontier.deliver([self.parcel(1, "/x")])
+        old = rig.epoch
+        await rig.crash()
+        assert (await rig.drain(epoch=old)).taken == 0
+        assert (await rig.drain()).taken == 1
+
+    async def test_nothing_is_lost_by_a_crash_at_any_point(self, rig: Rig) -> None:
+        parent = await self.open_page(rig, links=1)
+        await rig.admit(page("/a", B, partition=AWAY), cursor=rig.move(parent, 0, 1))
+        await rig.crash()
+        (parcel,) = await rig.parcels()
+        assert parcel.candidates == [page("/a", B, partition=AWAY)]
+        await rig.frontier.deliver([self.parcel(1, "/x")])
+        await rig.crash()
+        assert await rig.forwarded() == 2
+        await rig.drain()
+        await rig.crash()
+        assert (await rig.drain()).taken == 0
+        assert "/x" in rig.paths()
 
 
 class OrderContract:

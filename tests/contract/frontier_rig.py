@@ -26,18 +26,25 @@ from amble.domain.fetched import BodyRef, Fetched, Timings
 from amble.domain.frontier import (
     AdmitBatch,
     AdmitReport,
+    AdoptAsk,
     Applied,
     Candidate,
     Complete,
+    DrainAsk,
+    DrainReply,
+    DropParcels,
     LeaseAsk,
     LeaseReply,
     OriginEffect,
+    Parcel,
+    ParcelAsk,
     RecordFailed,
     RecordFetched,
     RecordParsed,
     ReserveAsk,
     ReserveOutcome,
     ReserveReply,
+    Resumable,
     Takeover,
     TakeoverAsk,
 )
@@ -56,9 +63,15 @@ UNREACHABLE = RobotsState(int(RobotsOutcome.UNREACHABLE))
 
 
 def page(
-    path: str, origin: str = A, *, priority: int = 2, depth: int = 0, kind: int = UrlKind.PAGE
+    path: str,
+    origin: str = A,
+    *,
+    priority: int = 2,
+    depth: int = 0,
+    kind: int = UrlKind.PAGE,
+    partition: int = 0,
 ) -> Candidate:
-    return Candidate(origin, path, int(kind), priority, depth, 0, int(Edge.ANCHOR), 0)
+    return Candidate(origin, path, int(kind), priority, depth, 0, int(Edge.ANCHOR), 0, partition)
 
 
 def answer(status: int = 200, *, digest: bytes | None = None, offset: int = 100, **facts: Any) -> Fetched:
@@ -218,6 +231,39 @@ class Rig:
             RecordFailed(lease.key, "connect_timeout", "no answer", retry_ms, **facts)
         )
 
+    async def offered(self, lease: Lease, fetched: Fetched | None = None) -> Applied:
+        """FETCHED, and left to parse workers at once."""
+        return await self.frontier.record_fetched(RecordFetched(lease.key, fetched or answer(), EFFECT, 0))
+
+    async def adopt(
+        self, state: UrlState = UrlState.FETCHED, count: int = 10, **facts: Any
+    ) -> list[Resumable]:
+        """As a parse worker, unless `partition` says that it is the owner who asks."""
+        facts = {"worker": 77, "hold_ms": HOLD, **facts}
+        if "partition" in facts:
+            facts.setdefault("epoch", self.epoch)
+        return await self.frontier.adopt(AdoptAsk(int(state), count=count, **facts))
+
+    async def parcels(self, limit: int = 100, **facts: Any) -> list[Parcel]:
+        facts = {"partition": 0, "epoch": self.epoch, "limit": limit, **facts}
+        return await self.frontier.parcels(ParcelAsk(**facts))
+
+    async def drop(self, *taken: tuple[int, int], **facts: Any) -> Applied:
+        facts = {"partition": 0, "epoch": self.epoch, **facts}
+        return await self.frontier.drop_parcels(DropParcels(taken=list(taken), **facts))
+
+    async def drain(self, limit: int = 100, **facts: Any) -> DrainReply:
+        facts = {"partition": 0, "epoch": self.epoch, "limit": limit, **facts}
+        return await self.frontier.drain(DrainAsk(**facts))
+
+    async def forwarded(self) -> int:
+        """Candidates on their way to or from another partition."""
+        return (await self.lease(0)).forwarded
+
+    def paths(self) -> list[str]:
+        """The pages that are known."""
+        return sorted(path for (path,) in self.rows("SELECT path FROM url WHERE kind = 0"))
+
     async def parsed(self, lease: Lease, links: int = 0, **facts: Any) -> Applied:
         facts = {"ref": BodyRef(1, 900, 40), "content_kind": "html", **facts}
         return await self.frontier.record_parsed(RecordParsed(lease.key, 1, links=links, **facts))
@@ -286,6 +332,8 @@ class Rig:
             tally.ADMITTED: one("SELECT count(*) FROM url"),
             tally.PUBLICATIONS: one("SELECT count(*) FROM publication"),
             tally.LINKS: one("SELECT coalesce(sum(cursor), 0) FROM manifest"),
+            tally.OUTBOX: one("SELECT coalesce(sum(amount), 0) FROM outbox"),
+            tally.INBOX: one("SELECT coalesce(sum(amount - taken), 0) FROM inbox"),
         }
 
     def _ledgers(self) -> list[tuple[str, Any, Any]]:

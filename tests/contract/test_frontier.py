@@ -10,7 +10,9 @@ import pytest_asyncio
 
 from tests.contract.frontier_contract import (
     AdmissionContract,
+    AdoptContract,
     BodyContract,
+    CrossingContract,
     CursorContract,
     ExpiryContract,
     LeaseContract,
@@ -80,6 +82,14 @@ class TestExpiry(ExpiryContract):
 
 
 class TestTakeover(TakeoverContract):
+    pass
+
+
+class TestAdopt(AdoptContract):
+    pass
+
+
+class TestCrossing(CrossingContract):
     pass
 
 

@@ -202,7 +202,7 @@ MISTAKES = (
     mistake(
         "leases are given to an owner that has been replaced",
         "single authority | stale is harmless",
-        in_source(leasing.Leasing, "lease", "ask.epoch != books.epoch", "False"),
+        in_source(leasing.Leasing, "lease", "not books.is_current(ask.partition, ask.epoch)", "False"),
         seed=6,
     ),
     mistake(
@@ -223,7 +223,7 @@ MISTAKES = (
         in_source(
             ownership.Ownership,
             "take_over",
-            "[self._resumable(row) for row in books.execute(_RESUMABLE).fetchall()]",
+            "[self._resume(row) for row in left]",
             "[]",
         ),
     ),

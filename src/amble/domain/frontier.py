@@ -305,7 +305,8 @@ class TakeoverAsk(Struct, frozen=True, array_like=True):
 
     `epoch` None: claim it now, under the next epoch. Else it was claimed under `epoch` (see ports.Partitions), and this
     call takes up what the earlier owner left, once its requests must be over. `resume` False leaves FETCHED rows to
-    parse workers and PARSED rows to `adopt`.
+    parse workers and PARSED rows to `adopt`: only those of robots.txt, which parse workers do not take, are handed
+    over. What parse workers hold stays theirs; PARSED rows may be adopted at once, whoever held them.
     """
 
     owner: str
@@ -319,6 +320,9 @@ class AdoptAsk(Struct, frozen=True, array_like=True):
 
     A parse worker asks for FETCHED pages of any partition: `partition` None. The owner of a partition asks for PARSED
     rows that parse workers handed over, under its `epoch`. `kinds`: only these kinds (attempt.UrlKind); empty: all.
+
+    A FETCHED row that a holder let lapse comes with one strike more; with `strikes_adopted_max` (StoreSettings) of
+    them it ends as parse_failed instead. One that was never held since it was fetched comes without.
     """
 
     state: int
@@ -343,11 +347,15 @@ class Parcel(Struct, frozen=True, array_like=True):
 
 
 class ParcelAsk(Struct, frozen=True, array_like=True):
-    """The oldest parcels, at most `limit`, that wait in the outbox of `partition` under `epoch`."""
+    """The oldest parcels, at most `limit`, that wait in the outbox of `partition` under `epoch`.
+
+    `without`: destinations that cannot be reached now; what waits for them must not keep the others waiting.
+    """
 
     partition: int
     epoch: int
     limit: int
+    without: list[int] = []
 
 
 class DropParcels(Struct, frozen=True, array_like=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from amble.adapters.sql import tally
 from amble.adapters.sql.books import Books
+from amble.adapters.sql.crossing import Outbox
 from amble.adapters.sql.identity import SLOT_BITS, subject_of
 from amble.adapters.sql.ledger import Origin
 from amble.adapters.sql.sites import Sites
@@ -32,14 +35,33 @@ class Admission:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._sites = Sites(books)
+        self._outbox = Outbox(books)
 
     def admit(self, batch: AdmitBatch) -> AdmitReport:
         """See ports.Frontier.admit."""
         if batch.cursor is not None and not self._advance(batch.cursor):
             return AdmitReport(int(Applied.STALE), b"")
+        return AdmitReport(int(Applied.APPLIED), self._sort(batch))
+
+    def _sort(self, batch: AdmitBatch) -> bytes:
+        """Admit what belongs here and forward the rest."""
+        mine = self._books.settings.partition
+        away = [candidate for candidate in batch.candidates if candidate.partition != mine]
+        if not away:
+            return self.admit_here(batch)
+        here = [candidate for candidate in batch.candidates if candidate.partition == mine]
+        verdicts = iter(self.admit_here(replace(batch, candidates=here)))
+        self._outbox.send(away, batch.policy_version)
+        return bytes(
+            next(verdicts) if candidate.partition == mine else Verdict.FORWARDED
+            for candidate in batch.candidates
+        )
+
+    def admit_here(self, batch: AdmitBatch) -> bytes:
+        """Admit all candidates of the batch, whichever partition they name, and count; one verdict for each."""
         verdicts = self._admit(batch.candidates, batch.policy_version) if batch.candidates else b""
         self._count(batch, verdicts)
-        return AdmitReport(int(Applied.APPLIED), verdicts)
+        return verdicts
 
     def _advance(self, move: CursorAdvance) -> bool:
         key = (move.manifest.url_id, move.manifest.attempt, move.manifest.extraction_generation)
@@ -148,6 +170,8 @@ class Admission:
         key = candidate.origin
         origin = self._books.ledger.by_key(key)
         if origin is None:
+            if self._books.ledger.is_full:
+                return None
             if not self._sites.has_room(key) and candidate.edge != Edge.SEED:
                 return None
             origin = self.open_origin(key)

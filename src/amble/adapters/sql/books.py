@@ -10,10 +10,11 @@ from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.ledger import OriginLedger
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.statements import load
-from amble.adapters.sql.tally import QUEUED, Tally
+from amble.adapters.sql.tally import ORIGINS, QUEUED, Tally
+from amble.domain.errors import CrawlFolderUnusable
 
 _ORIGIN, _URL, _WORK = load("origin"), load("url"), load("work")
-_EPOCH = _ORIGIN["epoch"]
+_EPOCH, _PARTITION, _SETTLE = (_ORIGIN[name] for name in ("epoch", "partition", "settle"))
 _PATH_AT = _URL["path_at"]
 _ADD_DECISION, _LAST_DECISION, _PRUNE = (
     _WORK[name] for name in ("add_decision", "last_decision", "prune_decisions")
@@ -45,9 +46,23 @@ class Books:
         self.ledger = OriginLedger(database, settings)
         self.tally = Tally(database)
         self.now = 0
-        self.epoch: int = self.execute(_EPOCH).fetchone()[0]
+        self.epoch: int = self._settle()
         self._decisions: list[Decision] = []
         self._pruned_to = self._oldest_allowed()
+
+    def is_current(self, partition: int, epoch: int) -> bool:
+        """Whether `partition` lives here and `epoch` is that of its owner."""
+        return epoch == self.epoch and partition == self.settings.partition
+
+    def _settle(self) -> int:
+        """The epoch of the partition that lives here. A new file belongs to the partition it is first opened for."""
+        mine = self.settings.partition
+        partition, epoch = self.execute(_PARTITION).fetchone()
+        if partition != mine and epoch == 0 and not self.tally.value(ORIGINS):
+            self.execute(_SETTLE, (mine,))
+        elif partition != mine:
+            raise CrawlFolderUnusable(f"this frontier file holds partition {partition}, not {mine}")
+        return int(epoch)
 
     def begin(self, now: int) -> None:
         """A transaction opens; everything in it happens at `now`."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec.msgpack import Decoder
-
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Database
+from amble.adapters.sql.lines import capture_line
 from amble.adapters.sql.reports import SqliteReports
 from amble.domain.decision import Reason
-from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
 from amble.domain.report import Capture
 
@@ -65,6 +63,15 @@ _ROWS = (
     ("is parsed or complete without a manifest of its last good attempt",
      "SELECT o.key || u.path, u.state FROM url u JOIN origin o ON o.id = u.id >> 36 LEFT JOIN manifest m"
      " ON m.url_id = u.id AND m.attempt = u.attempt WHERE u.state IN (3, 4) AND m.url_id IS NULL"),
+    ("is addressed to the partition that it comes from",
+     "SELECT 'parcel ' || o.number, o.destination FROM outbox o JOIN partition p ON p.partition = o.destination"),
+    ("holds nothing",
+     "SELECT 'parcel ' || number, destination FROM outbox WHERE amount <= 0"),
+    ("was taken beyond its end, or left over when all of it was taken",
+     "SELECT 'parcel ' || number || ' of partition ' || source, taken FROM inbox WHERE taken < 0 OR taken >= amount"),
+    ("is in the inbox, but above the mark of its source",
+     "SELECT 'parcel ' || i.number || ' of partition ' || i.source, coalesce(m.number, 'none') FROM inbox i"
+     " LEFT JOIN parcel_mark m ON m.source = i.source WHERE m.number IS NULL OR i.number > m.number"),
     ("has queued URLs, nothing in flight and no time at which it will be looked at",
      "SELECT o.key, o.queued FROM origin o WHERE o.queued > 0 AND o.wake_at IS NULL AND o.paused = 0"
      " AND o.leased = 0 AND o.active = 0 AND NOT EXISTS (SELECT 1 FROM url r WHERE r.id = o.robots_url_id"
@@ -76,6 +83,8 @@ _COUNTS = (
     (tally.ORIGINS, "SELECT count(*) FROM origin"),
     (tally.MANIFESTS_OPEN, "SELECT count(*) FROM manifest WHERE opened = 1 AND cursor < links"),
     (tally.FETCHES, "SELECT count(*) FROM fetch"),
+    (tally.OUTBOX, "SELECT coalesce(sum(amount), 0) FROM outbox"),
+    (tally.INBOX, "SELECT coalesce(sum(amount - taken), 0) FROM inbox"),
 )
 SAMPLES = 5
 
@@ -87,7 +96,6 @@ FROM fetch f JOIN url u ON u.id = f.url_id JOIN origin o ON o.id = f.url_id >> 3
 LEFT JOIN manifest m ON m.url_id = f.url_id AND m.attempt = f.attempt
 WHERE (f.url_id, f.attempt) > (?1, ?2) AND f.answer IS NOT NULL ORDER BY f.url_id, f.attempt LIMIT ?3
 """
-_decode_answer = Decoder(Fetched).decode
 
 
 class SqliteCheck(SqliteReports):
@@ -106,7 +114,7 @@ class SqliteCheck(SqliteReports):
         """Fetches with an answer, by (url_id, attempt), after that key."""
         with self._reading():
             rows = self._database.execute(_CAPTURES, (*after, limit)).fetchall()
-        return [_capture(row) for row in rows]
+        return [capture_line(row) for row in rows]
 
     def is_known(self, url: str) -> bool:
         """Whether a canonical URL is in the frontier."""
@@ -123,23 +131,6 @@ class SqliteCheck(SqliteReports):
                 (f"rejected.{Reason.ORIGIN_BUDGET}", f"rejected.{Reason.SITE_BUDGET}"),
             ).fetchone()
         return bool(refused[0])
-
-
-def _capture(row: Any) -> Capture:
-    url_id, url, kind, depth, hops, attempt, answer, ref, links, cursor, text = row
-    return Capture(
-        url_id=url_id,
-        url=url,
-        kind=kind,
-        depth=depth,
-        hops=hops,
-        attempt=attempt,
-        fetched=_decode_answer(answer),
-        manifest=BodyRef.unpack(ref) if ref else None,
-        links=links,
-        cursor=cursor,
-        text=BodyRef.unpack(text) if text else None,
-    )
 
 
 def _rows(database: Database) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Leasing:
     def lease(self, ask: LeaseAsk) -> LeaseReply:
         """See ports.Frontier.lease."""
         books = self._books
-        if ask.epoch != books.epoch:
+        if not books.is_current(ask.partition, ask.epoch):
             return self._reply([], budget_spent=False, fenced=True)
         room = None
         if ask.pages_max is not None:
@@ -95,6 +95,7 @@ class Leasing:
             budget_spent=budget_spent and value(tally.QUEUED) > 0,
             fenced=fenced,
             unparsed=fetched,
+            forwarded=value(tally.OUTBOX) + value(tally.INBOX),
         )
 
     def _turn(self, origin: Origin, turns: _Turns) -> None:

@@ -79,7 +79,15 @@ class OriginLedger:
         self._by_id: dict[int, Origin] = {}
         self._by_key: dict[str, Origin] = {}
         self._changed: dict[int, Origin] = {}
-        self._last_id: int = self._execute(_LAST_ID).fetchone()[0]
+        self._last_id = self._find_last_id()
+
+    def _find_last_id(self) -> int:
+        return int(self._execute(_LAST_ID, (self._settings.origin_ids_after,)).fetchone()[0])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the ids of this file are used up, but for a reserve that redirects of a robots.txt may need."""
+        return self._last_id - self._settings.origin_ids_after >= self._settings.origins_max
 
     def by_id(self, origin_id: int) -> Origin:
         """The origin with this id; it must exist."""
@@ -170,4 +178,4 @@ class OriginLedger:
         self._by_id.clear()
         self._by_key.clear()
         self._changed.clear()
-        self._last_id = self._execute(_LAST_ID).fetchone()[0]
+        self._last_id = self._find_last_id()

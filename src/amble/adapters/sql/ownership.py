@@ -1,4 +1,4 @@
-"""A new owner takes over: a new epoch fences the old one, its leases lapse, what it had fetched is handed on."""
+"""Who carries rows on that were left behind: a new owner takes over, parse workers and owners adopt."""
 
 from __future__ import annotations
 
@@ -7,60 +7,119 @@ from msgspec.msgpack import Decoder
 from amble.adapters.sql.books import TOKEN_BYTES, Books
 from amble.adapters.sql.gatekeeping import Gatekeeping
 from amble.adapters.sql.identity import SLOT_BITS
+from amble.adapters.sql.recording import Recording
 from amble.adapters.sql.statements import load
 from amble.domain.attempt import Lease, LeaseKey
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Fetched
-from amble.domain.frontier import OpenManifest, Resumable, Takeover, TakeoverAsk
+from amble.domain.frontier import AdoptAsk, OpenManifest, ParseStrike, Resumable, Takeover, TakeoverAsk
 from amble.domain.lifecycle import UrlState
 from amble.domain.manifest import ManifestKey
 
 _ORIGIN, _URL, _WORK = load("origin"), load("url"), load("work")
 _CLAIM = _ORIGIN["claim"]
-_LEASED_ROWS, _RESUMABLE, _RETOKEN = (_URL[name] for name in ("leased", "resumable", "retoken"))
+_LEASED_ROWS, _RESUMABLE, _RESUMABLE_ROBOTS, _RETOKEN, _OFFER_PARSED, _ADOPTABLE, _ADOPT = (
+    _URL[name]
+    for name in (
+        "leased",
+        "resumable",
+        "resumable_robots",
+        "retoken",
+        "offer_parsed",
+        "adoptable",
+        "adopt",
+    )
+)
 _MANIFEST_OF, _OPEN_MANIFESTS = _WORK["manifest_of"], _WORK["open_manifests"]
-_PARSED = int(UrlState.PARSED)
+_FETCHED, _PARSED = int(UrlState.FETCHED), int(UrlState.PARSED)
 
 # id, state, attempt, path, kind, depth, hops, tries, generation, strikes, answer: one row of `resumable`.
 ResumableRow = tuple[int, int, int, str, int, int, int, int, int, int, bytes]
+
+# The same, then the token and the worker of the last holder: one row of `adoptable`.
+AdoptableRow = tuple[int, int, int, str, int, int, int, int, int, int, bytes, bytes, int | None]
 
 # url_id, attempt, generation, ref, cursor, links, depth, hops, origin, path: one row of `open_manifests`.
 OpenRow = tuple[int, int, int, bytes, int, int, int, int, str, str]
 
 
 class Ownership:
-    """The operation `take_over`. What it returns is bounded by the parse backlog that the agent allows itself."""
+    """The operations `take_over` and `adopt`.
 
-    def __init__(self, books: Books, gatekeeping: Gatekeeping) -> None:
+    What `take_over` returns is bounded by the parse backlog that the agent allows itself.
+    """
+
+    def __init__(self, books: Books, gatekeeping: Gatekeeping, recording: Recording) -> None:
         self._books = books
         self._gatekeeping = gatekeeping
+        self._recording = recording
         self._decode = Decoder(Fetched).decode
 
     def take_over(self, ask: TakeoverAsk) -> Takeover:
         """See ports.Frontier.take_over."""
         books = self._books
+        if ask.partition != books.settings.partition:
+            raise StoreBroken(f"partition {ask.partition} does not live in this file")
         if ask.epoch is None:
             books.epoch = books.execute(_CLAIM, (ask.owner,)).fetchone()[0]
         elif ask.epoch != books.epoch:
             raise StoreBroken(f"partition {ask.partition} is under epoch {books.epoch}, not {ask.epoch}")
         lapsed = books.execute(_LEASED_ROWS).fetchall()
         self._gatekeeping.requeue_leased(lapsed)
+        if ask.resume:
+            left = books.execute(_RESUMABLE).fetchall()
+        else:
+            books.execute(_OFFER_PARSED, (books.now,))
+            left = books.execute(_RESUMABLE_ROBOTS).fetchall()
         return Takeover(
             epoch=books.epoch,
             lapsed=len(lapsed),
-            resumables=[self._resumable(row) for row in books.execute(_RESUMABLE).fetchall()],
+            resumables=[self._resume(row) for row in left],
             open_manifests=[self._open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()],
             now_ms=books.now,
         )
 
-    def _resumable(self, row: ResumableRow) -> Resumable:
+    def _resume(self, row: ResumableRow) -> Resumable:
+        """A row that the new owner holds from now on."""
+        books = self._books
+        token = books.token(TOKEN_BYTES)
+        hold_until = books.now + books.settings.resume_hold_ms
+        books.execute(_RETOKEN, (row[0], token, hold_until))
+        return self._resumable(row, token, hold_until)
+
+    def adopt(self, ask: AdoptAsk) -> list[Resumable]:
+        """See ports.Frontier.adopt.
+
+        A FETCHED row whose last holder let its hold lapse has perhaps ended that holder: it gets a strike, and with
+        too many of them it ends as parse_failed instead of ending one parse worker after the other. A row that was
+        offered, or handed over, gets none.
+        """
+        books = self._books
+        if ask.partition is not None and not books.is_current(ask.partition, ask.epoch):
+            return []
+        kinds = sum(1 << kind for kind in ask.kinds) if ask.kinds else -1
+        rows = books.execute(_ADOPTABLE, (ask.state, books.now, ask.count, kinds)).fetchall()
+        return [found for row in rows if (found := self._adopt(row, ask)) is not None]
+
+    def _adopt(self, row: AdoptableRow, ask: AdoptAsk) -> Resumable | None:
+        books = self._books
+        url_id, state, attempt, *_ = row
+        strikes, last_token, last_holder = row[9], row[11], row[12]
+        if state == _FETCHED and last_holder is not None:
+            strikes += 1
+            if strikes >= books.settings.strikes_adopted_max:
+                key = LeaseKey(url_id, attempt, last_token, books.settings.partition)
+                self._recording.parse_strike(ParseStrike(key, "whoever parsed it went away", final=True))
+                return None
+        token, hold_until = books.token(TOKEN_BYTES), books.now + ask.hold_ms
+        books.execute(_ADOPT, (url_id, token, ask.worker, hold_until, strikes))
+        return self._resumable((*row[:9], strikes, row[10]), token, hold_until)
+
+    def _resumable(self, row: ResumableRow, token: bytes, hold_until: int) -> Resumable:
         books = self._books
         url_id, state, attempt, path, kind, depth, hops, tries, generation, strikes, answer = row
         if answer is None:
             raise StoreBroken(f"URL {url_id} is past FETCHED, but its fetch record has no answer")
-        token = books.token(TOKEN_BYTES)
-        hold_until = books.now + books.settings.resume_hold_ms
-        books.execute(_RETOKEN, (url_id, token, hold_until))
         origin = books.ledger.by_id(url_id >> SLOT_BITS)
         lease = Lease(
             LeaseKey(url_id, attempt, token, books.settings.partition),

@@ -26,7 +26,7 @@ from amble.domain.lifecycle import UrlEvent, UrlState, sources, target
 from amble.domain.priority import RETRY_CLASS, ROBOTS_CLASS
 
 _URL, _WORK = load("url"), load("work")
-_RECORD_BODY, _RECORD_OTHER, _FORGET_BODY, _RETRY, _GIVE_UP, _STRIKE, _PARSED, _COMPLETE = (
+_RECORD_BODY, _RECORD_OTHER, _FORGET_BODY, _RETRY, _GIVE_UP, _STRIKE, _PARSED, _HAND_OVER, _COMPLETE = (
     _URL[name]
     for name in (
         "record_body",
@@ -36,6 +36,7 @@ _RECORD_BODY, _RECORD_OTHER, _FORGET_BODY, _RETRY, _GIVE_UP, _STRIKE, _PARSED, _
         "give_up",
         "strike",
         "record_parsed",
+        "hand_over",
         "complete",
     )
 )
@@ -189,6 +190,8 @@ class Recording:
         if held.state != _PARSED_STATE:
             books.execute(_PARSED, (key.url_id, key.token, item.content_kind))
             books.tally.move(held.state, _PARSED_STATE)
+        if item.hand_over:
+            books.execute(_HAND_OVER, (key.url_id, key.token, books.now))
         return Applied.APPLIED
 
     def parse_strike(self, item: ParseStrike) -> Applied:

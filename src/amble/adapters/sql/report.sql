@@ -2,7 +2,7 @@
 SELECT name, value FROM tally;
 
 -- owner: who owns the partition
-SELECT epoch, owner FROM partition WHERE partition = 0;
+SELECT epoch, owner FROM partition;
 
 -- last_origin: the newest id of an origin; ids have no gaps
 SELECT coalesce(max(id), 0) FROM origin;
@@ -19,7 +19,7 @@ SELECT CASE
 FROM origin WHERE id > ?2 AND id <= ?3 AND queued > 0 GROUP BY reason;
 
 -- next_wake: when the next origin becomes due
-SELECT min(wake_at) FROM origin INDEXED BY origin_wake WHERE partition = 0 AND wake_at IS NOT NULL;
+SELECT min(wake_at) FROM origin INDEXED BY origin_wake WHERE wake_at IS NOT NULL;
 
 -- path_key: the key of this store's path hash
 SELECT value FROM meta WHERE name = 'path_key';

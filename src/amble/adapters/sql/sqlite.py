@@ -15,13 +15,18 @@ from amble.adapters.sql.admission import Admission
 from amble.adapters.sql.books import Books
 from amble.adapters.sql.clock import StoreClock, wall_ms
 from amble.adapters.sql.connection import DRIVER, Database, Driver, open_writer, trouble_of
+from amble.adapters.sql.crossing import Inbox, Outbox
 from amble.adapters.sql.gatekeeping import Gatekeeping
 from amble.adapters.sql.holding import Holding
 from amble.adapters.sql.identity import KEY_BYTES, Slots
 from amble.adapters.sql.leasing import Leasing
 from amble.adapters.sql.messages import (
     Admit,
+    Adopt,
     AnyOperation,
+    Deliver,
+    Drain,
+    DropParcels,
     Expire,
     FindBody,
     Finish,
@@ -31,6 +36,7 @@ from amble.adapters.sql.messages import (
     KeepParsed,
     Leave,
     Operation,
+    Parcels,
     Refused,
     Requeue,
     Reserve,
@@ -110,9 +116,11 @@ class SqliteStore:
         gatekeeping = Gatekeeping(books, holding, admission)
         recording = Recording(books, holding)
         orders = Orders(books, admission)
+        ownership = Ownership(books, gatekeeping, recording)
+        outbox, inbox = Outbox(books), Inbox(books, admission.admit_here)
         self._gatekeeping = gatekeeping
         return {
-            TakeOver: Ownership(books, gatekeeping).take_over,
+            TakeOver: ownership.take_over,
             Admit: admission.admit,
             TakeLease: Leasing(books).lease,
             Reserve: gatekeeping.reserve,
@@ -127,6 +135,11 @@ class SqliteStore:
             Expire: gatekeeping.expire,
             SetOrigin: orders.set_origin,
             Requeue: orders.requeue,
+            Adopt: ownership.adopt,
+            Drain: inbox.drain,
+            Parcels: outbox.parcels,
+            Deliver: inbox.deliver,
+            DropParcels: outbox.drop_parcels,
         }
 
     def apply(self, operations: Sequence[AnyOperation]) -> list[Any]:

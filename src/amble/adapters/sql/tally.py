@@ -24,6 +24,10 @@ PUBLICATIONS: Final = "publications"
 LINKS: Final = "links"
 LAPSED: Final = "lapsed"
 REQUEUED: Final = "requeued"
+FORWARDED: Final = "forwarded"
+# Candidates that wait to be delivered, and to be admitted.
+OUTBOX: Final = "outbox"
+INBOX: Final = "inbox"
 
 _ALL = "SELECT name, value FROM tally"
 _ADD = "INSERT INTO tally(name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"

@@ -48,14 +48,14 @@ UPDATE url SET state = :target, rq = ?3, due_at = ?4, token = NULL, worker = NUL
   slot_origin = NULL, slot_until = NULL, reason = ?5, detail = ?6, reason_at = ?7, policy_version = ?8
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
--- record_body [record_fetched]: a fresh good body replaces the last one
-UPDATE url SET state = :target, expires_at = ?3, slot_origin = NULL, slot_until = NULL, status = ?4, fetched_at = ?5,
+-- record_body [record_fetched]: a fresh good body replaces the last one. Without a hold nobody holds it from now on
+UPDATE url SET state = :target, expires_at = ?3, worker = CASE WHEN ?3 > ?5 THEN worker END, slot_origin = NULL, slot_until = NULL, status = ?4, fetched_at = ?5,
   checks = checks + 1, changes = changes + (digest IS NOT NULL AND digest <> ?6),
   digest = ?6, body_ref = ?7, etag = ?8, last_modified = ?9
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
 -- record_other [record_fetched]: an answer that leaves the last good body alone (304, or not a 2xx)
-UPDATE url SET state = :target, expires_at = ?3, slot_origin = NULL, slot_until = NULL, status = ?4, fetched_at = ?5,
+UPDATE url SET state = :target, expires_at = ?3, worker = CASE WHEN ?3 > ?5 THEN worker END, slot_origin = NULL, slot_until = NULL, status = ?4, fetched_at = ?5,
   checks = checks + 1, etag = coalesce(?6, etag), last_modified = coalesce(?7, last_modified)
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
@@ -101,6 +101,27 @@ WHERE id = ?1 AND state IN (:sources);
 SELECT u.id, u.state, u.attempt, u.path, u.kind, u.depth, u.hops, u.tries, u.generation, u.strikes, f.answer
 FROM url AS u INDEXED BY url_flight JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
 WHERE u.token IS NOT NULL AND u.state IN (2, 3);
+
+-- resumable_robots: of those, the ones that no parse worker takes
+SELECT u.id, u.state, u.attempt, u.path, u.kind, u.depth, u.hops, u.tries, u.generation, u.strikes, f.answer
+FROM url AS u INDEXED BY url_flight JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
+WHERE u.token IS NOT NULL AND u.state = 2 AND u.kind = 1;
+
+-- offer_parsed: manifests whose owner is gone may be adopted at once
+UPDATE url INDEXED BY url_flight SET expires_at = ?1, worker = NULL
+WHERE token IS NOT NULL AND state = 3 AND expires_at > ?1;
+
+-- hand_over: a parse worker lets go of what it parsed
+UPDATE url SET expires_at = ?3, worker = NULL WHERE id = ?1 AND token = ?2 AND state = 3;
+
+-- adoptable: rows past LEASED that nobody holds, the one that waits longest first; ?4 has one bit for each kind asked for
+SELECT u.id, u.state, u.attempt, u.path, u.kind, u.depth, u.hops, u.tries, u.generation, u.strikes, f.answer,
+  u.token, u.worker
+FROM url AS u INDEXED BY url_flight JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
+WHERE u.token IS NOT NULL AND u.state = ?1 AND u.expires_at <= ?2 AND (?4 >> u.kind) & 1 ORDER BY u.expires_at LIMIT ?3;
+
+-- adopt: under a new token, with one strike more where the holder before went away
+UPDATE url SET token = ?2, worker = ?3, expires_at = ?4, strikes = ?5 WHERE id = ?1 AND state IN (2, 3);
 
 -- retoken: the fresh authority of a new owner
 UPDATE url SET token = ?2, expires_at = ?3 WHERE id = ?1 AND state IN (2, 3);

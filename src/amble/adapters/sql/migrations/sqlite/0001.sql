@@ -7,6 +7,7 @@ CREATE TABLE clock(id INTEGER PRIMARY KEY CHECK (id = 1), now_ms INTEGER NOT NUL
   boot_id TEXT NOT NULL) STRICT;
 INSERT INTO clock VALUES (1, 0, 0, '');
 
+-- One row: the partition that lives in this file.
 CREATE TABLE partition(partition INTEGER PRIMARY KEY, owner TEXT NOT NULL, epoch INTEGER NOT NULL,
   lease_until INTEGER) STRICT;
 INSERT INTO partition VALUES (0, '', 0, NULL);
@@ -14,7 +15,7 @@ INSERT INTO partition VALUES (0, '', 0, NULL);
 -- The ledger of an origin. `wake_at`: the soonest time at which a turn may succeed; NULL while no time can help
 -- (paused, at its limit, empty, waiting for its robots.txt). `leased`: rows in LEASED; `active`: slots held.
 CREATE TABLE origin(
-  id INTEGER PRIMARY KEY, partition INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, wake_at INTEGER,
+  id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, wake_at INTEGER,
   next_start INTEGER NOT NULL, rest_until INTEGER NOT NULL, backoff_level INTEGER NOT NULL,
   last_fetch_ms INTEGER NOT NULL, leased INTEGER NOT NULL, active INTEGER NOT NULL,
   active_max INTEGER /* NULL: the default */, spacing_ms INTEGER /* NULL: the default */,
@@ -23,7 +24,7 @@ CREATE TABLE origin(
   robots_url_id INTEGER, robots_outcome INTEGER NOT NULL, robots_version INTEGER NOT NULL,
   robots_fetched_at INTEGER NOT NULL, robots_expires_at INTEGER NOT NULL, robots_rules BLOB,
   robots_delay_ms INTEGER NOT NULL, created_at INTEGER NOT NULL) STRICT;
-CREATE INDEX origin_wake ON origin(partition, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX origin_wake ON origin(wake_at) WHERE wake_at IS NOT NULL;
 
 -- Origins by registrable domain, counted once a crawl knows more than a few.
 CREATE TABLE site(name TEXT PRIMARY KEY, origins INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -76,5 +77,20 @@ CREATE TABLE decision(
   seq INTEGER PRIMARY KEY AUTOINCREMENT, subject INTEGER NOT NULL, at INTEGER NOT NULL, url TEXT NOT NULL,
   reason TEXT NOT NULL, detail TEXT NOT NULL, policy_version INTEGER NOT NULL) STRICT;
 CREATE INDEX decision_subject ON decision(subject);
+
+-- Candidates of other partitions on their way out: one parcel per destination and batch, msgpack of a list of
+-- domain/frontier.Candidate. Numbers are never given out again.
+CREATE TABLE outbox(
+  number INTEGER PRIMARY KEY AUTOINCREMENT, destination INTEGER NOT NULL, candidates BLOB NOT NULL,
+  amount INTEGER NOT NULL, policy_version INTEGER NOT NULL, at INTEGER NOT NULL) STRICT;
+CREATE INDEX outbox_destination ON outbox(destination, number);
+
+-- Candidates that other partitions have sent and that wait to be admitted. `taken` of the `amount` are admitted already.
+CREATE TABLE inbox(
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, number INTEGER NOT NULL, candidates BLOB NOT NULL,
+  amount INTEGER NOT NULL, taken INTEGER NOT NULL, policy_version INTEGER NOT NULL, at INTEGER NOT NULL) STRICT;
+
+-- The highest number taken from each source: what arrives again is left out.
+CREATE TABLE parcel_mark(source INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;
 
 CREATE TABLE tally(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
