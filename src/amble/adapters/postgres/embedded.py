@@ -241,13 +241,13 @@ class EmbeddedPostgres:
             _signal(postmaster, signal.SIGSTOP)  # so that it starts nothing new while its children die
             for pid in (*children_of(postmaster), postmaster):
                 _signal(pid, signal.SIGKILL)
-        self._wait_for_the_end(STOP_S_MAX)
+            self._wait_for_the_end(STOP_S_MAX)
+            free_shared_memory(self.data)  # it may never be started again
 
     def close(self) -> None:
         """Stop for good and, if it was started so, remove the folder. Harmless when done before."""
         self.stop("immediate" if self._remove else "fast")
         if self._remove:
-            free_shared_memory(self.data)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def freeze(self, kind: str = "") -> list[int]:
