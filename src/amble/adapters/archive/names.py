@@ -76,6 +76,12 @@ def list_segments(folder: Path) -> list[Segment]:
     return sorted(found.values(), key=lambda segment: segment.serial)
 
 
+def folder_serial(file_name: str) -> int | None:
+    """The serial in the name of a sealed segment; None for other names."""
+    match = _NAME.match(file_name)
+    return int(match["serial"]) if match and file_name[match.end() :] == ".warc.gz" else None
+
+
 def sync_folder(folder: Path) -> None:
     """Make creations and renames in `folder` durable. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

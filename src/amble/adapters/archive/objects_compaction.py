@@ -30,7 +30,7 @@ from amble.adapters.archive.objects_map import (
     checkpoint,
     load_now,
 )
-from amble.adapters.archive.objects_reader import fetched
+from amble.adapters.archive.objects_reader import fetched, is_arrived
 from amble.adapters.archive.objects_serials import ClaimedSerials
 from amble.adapters.archive.objects_store import PIECE_BYTES, Bucket, ObjectSeen, ObjectTrouble
 from amble.domain.errors import ArchiveUnavailable
@@ -212,6 +212,9 @@ class Compactor:
             return str(error)
         if stored.warc_type != "warcinfo":
             return "it does not begin with a warcinfo record"
+        if is_arrived(seen.key, stored):
+            self._left_alone.add(names.serial_of(seen.key) or 0)
+            return ""  # its records refer to it, and it is as large as files of a folder are
         if not out.moves:
             self._begin(out, stored.block)
         if stored.block != out.block:

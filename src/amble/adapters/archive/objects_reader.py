@@ -15,6 +15,7 @@ from amble.adapters.archive import objects_names as names
 from amble.adapters.archive.check import Problem
 from amble.adapters.archive.index import line_of
 from amble.adapters.archive.member import Damage, Member, walk
+from amble.adapters.archive.names import folder_serial
 from amble.adapters.archive.objects import opened
 from amble.adapters.archive.objects_map import Maps, load_now
 from amble.adapters.archive.objects_store import Bucket
@@ -96,6 +97,12 @@ class ObjectReader:
         return None
 
 
+def is_arrived(key: str, warcinfo: StoredRecord) -> bool:
+    """Whether the segment at `key` was written as a file of a folder, and then put into the bucket under its serial."""
+    named = folder_serial(warcinfo.headers.get("WARC-Filename", ""))
+    return named is not None and named == names.serial_of(key)
+
+
 @contextmanager
 def fetched(bucket: Bucket, key: str) -> Iterator[IO[bytes] | None]:
     """An object as a temporary file, gone at the end; None: no such object. Raises ArchiveUnavailable."""
@@ -170,6 +177,7 @@ def _segment(bucket: Bucket, segment: SegmentObject) -> Iterator[Problem]:
 
 def _members(segment: SegmentObject, file: IO[bytes], expected: list[bytes]) -> Iterator[Problem]:
     ids: set[str] = set()
+    bound = ""  # to which warcinfo record the others may refer: only in a file that arrived as it is from a folder
     for found in walk(file.fileno()):
         if isinstance(found, Damage):
             yield Problem(segment.key, found.offset, f"{found.reason} ({found.end - found.offset} bytes)")
@@ -179,7 +187,9 @@ def _members(segment: SegmentObject, file: IO[bytes], expected: list[bytes]) -> 
         except ValueError as error:
             yield Problem(segment.key, found.offset, str(error))
             continue
-        for what in _record(segment, found, stored, ids):
+        if stored.warc_type == "warcinfo" and is_arrived(segment.key, stored):
+            bound = stored.record_id
+        for what in _record(segment, found, stored, ids, bound):
             yield Problem(segment.key, found.offset, what)
         line = line_of(stored, found, segment.file_name)
         if line is not None:
@@ -188,7 +198,9 @@ def _members(segment: SegmentObject, file: IO[bytes], expected: list[bytes]) -> 
         yield Problem(segment.key, -1, "no whole record is in it")
 
 
-def _record(segment: SegmentObject, member: Member, stored: StoredRecord, ids: set[str]) -> Iterator[str]:
+def _record(
+    segment: SegmentObject, member: Member, stored: StoredRecord, ids: set[str], bound: str
+) -> Iterator[str]:
     problem = warc.digest_problem(stored)
     if problem:
         yield problem
@@ -201,9 +213,10 @@ def _record(segment: SegmentObject, member: Member, stored: StoredRecord, ids: s
             if member.offset
             else "the segment does not begin with a warcinfo record"
         )
-    if stored.warc_type == "warcinfo" and stored.headers.get("WARC-Filename") != segment.file_name:
+    named = stored.headers.get("WARC-Filename")
+    if stored.warc_type == "warcinfo" and named != segment.file_name and not bound:
         yield "its WARC-Filename is that of another file"
-    if "WARC-Warcinfo-ID" in stored.headers:
+    if stored.headers.get("WARC-Warcinfo-ID", bound) != bound:
         yield "it names a warcinfo record, and stays behind it when it is moved"
 
 
