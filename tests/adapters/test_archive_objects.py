@@ -171,6 +171,7 @@ async def test_puts_overlap_up_to_their_bound(opened: Open, s3: S3Server, tmp_pa
     ids = Ids()
     await asyncio.gather(*(archive.append(page(ids, number)) for number in range(12)))
     assert s3.at_once_max == 3
+    assert s3.count("PUT") == 12
     assert len(segments(s3, tmp_path)) == 12
 
 

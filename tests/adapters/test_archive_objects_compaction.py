@@ -466,6 +466,35 @@ async def test_an_index_that_does_not_fit_is_told(place: Place, harm: str) -> No
     assert "index" in problem
 
 
+async def test_a_serial_whose_segment_was_moved_away_is_not_used_again(place: Place) -> None:
+    await place.fill(5)
+    await place.compact()
+    await place.compact(ahead_s=2 * DAY_S)
+    serials = [*range(1, 6), 900]
+
+    async def restored(count: int) -> list[int]:
+        return [serials.pop(0)]
+
+    archive = open_archive_url(
+        place.url, SystemClock(), SystemEntropy(), serials=restored, limits=ObjectLimits(segment_bytes_max=1)
+    )
+    await place.store(archive, page(place.ids, 77))
+    assert place.stored[-1][0].segment == 900
+    await archive.close()
+    assert await place.unreadable() == []
+
+
+async def test_a_segment_that_is_not_the_one_that_was_moved_is_told_and_never_deleted(place: Place) -> None:
+    await place.fill(5)
+    await place.compact()
+    key = names.segment_key(2)
+    place.file(key).write_bytes(place.file(key).read_bytes() + b"more")
+    report = await place.compact(ahead_s=2 * DAY_S)
+    assert report.deleted == 4
+    assert ["given out twice" in str(problem) for problem in report.problems] == [True]
+    assert key in place.keys("segments")
+
+
 async def test_the_segments_are_kept_for_the_grace_period(place: Place) -> None:
     await place.fill(3)
     await place.compact()

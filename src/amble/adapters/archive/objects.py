@@ -120,6 +120,7 @@ class ObjectArchive:
         self._maps = Maps()
         self._maps_lock = asyncio.Lock()
         self._coder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive-code")
+        self._past_known = False
         self._conditional = False  # whether the store has been seen to honour a conditional create
         self._closed = False
 
@@ -212,8 +213,11 @@ class ObjectArchive:
 
     async def _put(self, members: Sequence[bytes]) -> tuple[int, int]:
         """Store a segment. Returns its serial and the offset of the first member."""
+        await self._know_the_past()
         for _ in range(_TAKEN_MAX):
             serial = await self._serials.take()
+            if self._maps.knows(serial):
+                continue  # its segment was moved and deleted: the key is free, the serial is not
             first = self._warcinfo(names.segment_key(serial))
             if await self._put_object(names.segment_key(serial), b"".join([first, *members])):
                 return serial, len(first)
@@ -221,6 +225,16 @@ class ObjectArchive:
             f"archive {self._bucket.place}: {_TAKEN_MAX} serials in a row were used before: "
             "whatever gives them out has gone back in time"
         )
+
+    async def _know_the_past(self) -> None:
+        """Read the maps before the first put, so that no serial of theirs is used again."""
+        if self._past_known:
+            return
+        try:
+            await self._load_maps()
+        except ArchiveBroken as error:
+            raise ArchiveUnavailable(str(error)) from error
+        self._past_known = True
 
     async def _put_object(self, key: str, data: bytes) -> bool:
         """Whether `data` lies at `key`; False: something else does. Raises ArchiveUnavailable when nobody can tell."""

@@ -123,6 +123,8 @@ class Compactor:
         candidates = await asyncio.to_thread(self._plan)
         while lost < _LOST_MAX and self._is_enough(candidates, everything=everything):
             [serial] = await self._serials(1)
+            if self._maps.knows(serial):
+                raise ArchiveUnavailable(f"archive {self._bucket.place}: serial {serial} was used before")
             try:
                 done = await asyncio.to_thread(self._compact, serial, list(candidates.values()))
             except _Lost:
@@ -301,9 +303,15 @@ class Compactor:
         now = self._clock.wall_s()
         whole = _Whole(self._bucket)
         for seen in list(self._bucket.list_now(names.SEGMENTS)):
-            moved = self._maps.map_of(names.serial_of(seen.key) or 0)
-            if moved is not None and now - moved.made_s >= self._limits.grace_s and whole(moved):
+            serial = names.serial_of(seen.key) or 0
+            moved = self._maps.map_of(serial)
+            if moved is None or now - moved.made_s < self._limits.grace_s or not whole(moved):
+                continue
+            if seen.size == self._maps.end_of(serial):
                 self._delete(seen.key)
+            else:
+                what = "it is not the segment of this serial that was compacted: serials are given out twice"
+                self._report.problems.append(Problem(seen.key, -1, what))
         known = {found.key for found in self._maps.all}
         for seen in uploads:
             key = seen.key.removesuffix(".cdxj") + ".warc.gz" if seen.key.endswith(".cdxj") else seen.key

@@ -107,6 +107,15 @@ class Maps:
         row = self._row(serial)
         return None if row is None else self._maps[int(row[0])]
 
+    def knows(self, serial: int) -> bool:
+        """Whether the serial was used for a segment that was moved, or for what one was moved into."""
+        return serial in self._large or self._row(serial) is not None
+
+    def end_of(self, serial: int) -> int | None:
+        """Bytes of the segment when it was moved; None if it was not."""
+        row = self._row(serial)
+        return None if row is None else int(row[2])
+
     def serials_of(self, number: int) -> list[int]:
         """The segments for which map `number` is the latest."""
         moves = self._moves
