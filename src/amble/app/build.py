@@ -28,30 +28,20 @@ from amble.app.config import CrawlConfig, scope_of
 from amble.app.crawl import Crawl, Parts
 from amble.app.layout import Folder
 from amble.app.progress import Progress
+from amble.app.wiring import Rules, Tools, wire_line
 from amble.domain.decision import Reason
 from amble.domain.errors import CrawlFolderBusy, StoreUnavailable
 from amble.domain.frontier import Takeover, TakeoverAsk
 from amble.domain.frontier import Verdict as Admission
-from amble.domain.url import Canonicalizer, host_of
+from amble.domain.url import host_of
 from amble.formats.extraction import ExtractionSettings
-from amble.stages.admit import LinkSettings, UrlGate
-from amble.stages.complete import Completion
-from amble.stages.discover import Discovery
-from amble.stages.fetch import Fetcher
-from amble.stages.gate import EgressGate, Fence
-from amble.stages.health import Health, ResolverWatch
-from amble.stages.journey import Dispatch, Extract
-from amble.stages.lease import Scheduler
-from amble.stages.parse import Extraction
-from amble.stages.rules import RobotsBook
-from amble.stages.store import Recorder
-from amble.upkeep.expire import Expiry
+from amble.stages.admit import UrlGate
+from amble.stages.gate import Fence
+from amble.stages.health import Health
 
 # FETCHED pages that may wait for a parser, for each child, before dispatch slows down.
 BACKLOG_PER_CHILD = 24
 BACKLOG_MIN = 48
-# rel=nofollow is obeyed: whoever wrote it does not vouch for the target, and a polite crawler need not insist.
-LINKS = LinkSettings(follow_rel_nofollow=False)
 # A frontier that cannot be written for this long when a crawl opens is told to the operator instead of waited for.
 TAKE_OVER_PATIENCE_S = 6.0
 
@@ -122,48 +112,26 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     takeover = await _take_over(frontier)
     log.event("crawl.opened", version=__version__, epoch=takeover.epoch, pid=os.getpid())
 
-    canonicalizer = Canonicalizer()
-    gate_keeper = UrlGate(frontier, policy, scope_of(config), canonicalizer, links=LINKS)
-    book = RobotsBook(archive)
-    fence = Fence(takeover.epoch)
-    scheduler = Scheduler(frontier=frontier, clock=clock, policy=policy, epoch=takeover.epoch)
-    egress = EgressGate(
-        frontier=frontier,
-        resolver=resolver,
-        book=book,
-        policy=policy,
-        allowed_nets=[ip_network(net) for net in config.allow_nets],
-        clock=clock,
-        telemetry=log,
-        fence=fence,
+    line = wire_line(
+        Tools(
+            frontier=frontier,
+            archive=archive,
+            resolver=resolver,
+            transport=transport,
+            pool=pool,
+            clock=clock,
+            entropy=entropy,
+            telemetry=log,
+            health=health,
+        ),
+        Rules(
+            policy=policy,
+            scope=scope_of(config),
+            fence=Fence(takeover.epoch),
+            epoch=takeover.epoch,
+            allowed_nets=[ip_network(net) for net in config.allow_nets],
+        ),
     )
-    recorder = Recorder(
-        frontier=frontier,
-        archive=archive,
-        policy=policy,
-        clock=clock,
-        entropy=entropy,
-        telemetry=log,
-        health=health,
-        store_now_ms=scheduler.store_now_ms,
-    )
-    extraction = Extraction(
-        pool=pool,
-        archive=archive,
-        frontier=frontier,
-        clock=clock,
-        entropy=entropy,
-        telemetry=log,
-        health=health,
-        limits=policy.parse,
-    )
-    completion = Completion(
-        frontier=frontier,
-        book=book,
-        policy=policy,
-        store_now_ms=scheduler.store_now_ms,
-    )
-    discovery = Discovery(gate=gate_keeper, archive=archive)
 
     def pace(in_flight: int) -> None:
         frontier.pace(in_flight)
@@ -172,30 +140,18 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     def wire(opened: contextlib.AsyncExitStack) -> Parts:
         return Parts(
             frontier=frontier,
-            scheduler=scheduler,
-            dispatch=Dispatch(
-                gate=egress,
-                fetcher=Fetcher(transport, policy),
-                recorder=recorder,
-                canonicalizer=canonicalizer,
-                on_resolver_trouble=ResolverWatch(health, resolver).report,
-            ),
-            extract=Extract(
-                extraction=extraction,
-                completion=completion,
-                discovery=discovery,
-                archive=archive,
-                telemetry=log,
-            ),
-            discovery=discovery,
-            recorder=recorder,
-            expiry=Expiry(frontier, log),
-            fence=fence,
+            scheduler=line.scheduler,
+            dispatch=line.dispatch,
+            extract=line.extract,
+            discovery=line.discovery,
+            recorder=line.recorder,
+            expiry=line.expiry,
+            fence=line.fence,
             health=health,
             clock=clock,
             telemetry=log,
             takeover=takeover,
-            seed=_Seeder(gate_keeper, config.seeds, log).admit,
+            seed=Seeder(line.url_gate, config.seeds, log).admit,
             read_status=lambda: asyncio.to_thread(reports.status),
             publish=None,
             on_status=_StatusFile(folder.status).write,
@@ -258,7 +214,7 @@ def _warcinfo(config: CrawlConfig) -> dict[str, str]:
     return fields | ({"operator": config.contact} if config.contact else {})
 
 
-class _Seeder:
+class Seeder:
     """Admits the seeds of the configuration; known ones change nothing."""
 
     def __init__(self, gate: UrlGate, seeds: tuple[str, ...], log: EventLog) -> None:

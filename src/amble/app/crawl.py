@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from amble.domain.errors import (
     StoreBroken,
     StoreUnavailable,
 )
-from amble.domain.frontier import LeaseReply, Takeover
+from amble.domain.frontier import LeaseReply, Resumable, Takeover
 from amble.domain.policy import Budget
 from amble.domain.report import Status
 from amble.ports import Clock, FetchFailure, Frontier, Telemetry
@@ -52,6 +53,31 @@ STATUS_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chore:
+    """Something that time makes due: `work` runs at once, and again `every_s` after it has ended."""
+
+    name: str
+    every_s: float
+    work: Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """What is different for an agent of a fleet, whose partitions come and go, and which runs until it is stopped.
+
+    `chores` go on until everything under way has ended. `is_done` is asked while there is nothing to do; None: never
+    done. `depart`: start nothing more; `leave`: nothing is under way any more. `unparsed_max`: FETCHED pages of its
+    partitions that may wait for parse workers before dispatch slows down.
+    """
+
+    chores: Sequence[Chore]
+    depart: Callable[[], None]
+    leave: Callable[[], Awaitable[None]]
+    is_done: Callable[[], Awaitable[bool]] | None = None
+    unparsed_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Everything a running crawl is made of, wired by the composition root."""
 
@@ -66,7 +92,8 @@ class Parts:
     health: Health
     clock: Clock
     telemetry: Telemetry
-    takeover: Takeover
+    # What an earlier life left; an agent of a fleet takes over partition by partition instead.
+    takeover: Takeover | None
     seed: Callable[[], Awaitable[int]]
     read_status: Callable[[], Awaitable[Status | None]]
     publish: Callable[[], Awaitable[int]] | None
@@ -83,6 +110,7 @@ class Parts:
     fence_wait_s: float = 0.0
     expire_every_s: float = TICK_S
     status_every_s: float = STATUS_EVERY_S
+    tenancy: Tenancy | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +132,8 @@ class Crawl:
     _pages_before: int | None = None
     # Pages that stumbled after they were fetched: they stay as they are until the next run.
     _stranded: int = 0
+    # Pages under way by partition: requests, and what they fetched until its links are on their way.
+    _busy: Counter[int] = field(default_factory=Counter)
     _crew: asyncio.TaskGroup | None = None
 
     # -- faces ------------------------------------------------------------------------------------------------
@@ -113,6 +143,15 @@ class Crawl:
         self._stop.set()
         self._room.set()
         self.parts.scheduler.kick()
+
+    def is_busy(self, partition: int) -> bool:
+        """Whether a request or a page of that partition is under way."""
+        return self._busy[partition] > 0
+
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something beside the line; the crawl does not end before it has."""
+        assert self._crew is not None
+        self._crew.create_task(work, name=name)
 
     async def run(self) -> CrawlResult:
         """Until nothing is left to do, a budget is spent, or somebody says stop. Closes everything it was given."""
@@ -164,14 +203,24 @@ class Crawl:
             ]
             if self.parts.publish is not None:
                 upkeep.append(crew.create_task(self._every(TICK_S, self._publish), name="publish"))
-            await self._resume()
+            if self.parts.tenancy is not None:
+                upkeep += [
+                    crew.create_task(self._chore(chore), name=chore.name)
+                    for chore in self.parts.tenancy.chores
+                ]
+            if self.parts.takeover is not None:
+                await self.take_up(self.parts.takeover)
             await self.parts.seed()
             await self._wait_out_earlier_owner()
             self._page_s = self.parts.clock.monotonic_s()
             reason = await self._dispatch()
+            if self.parts.tenancy is not None:
+                self.parts.tenancy.depart()
             await self._drain(reason)
             for task in upkeep:
                 task.cancel()
+        if self.parts.tenancy is not None:
+            await self.parts.tenancy.leave()
         if self.parts.publish is not None:
             await self._publish()
         return reason
@@ -183,9 +232,8 @@ class Crawl:
             while (left_s := until_s - self.parts.clock.monotonic_s()) > 0 and not self._stop.is_set():
                 await self.parts.clock.sleep(min(left_s, TICK_S))
 
-    async def _resume(self) -> None:
-        """Take up what an earlier life left: half-consumed manifests and fetched bodies, before anything new."""
-        takeover = self.parts.takeover
+    async def take_up(self, takeover: Takeover) -> None:
+        """Go on with what an earlier life left: half-consumed manifests and fetched bodies, before anything new."""
         if takeover.resumables or takeover.open_manifests or takeover.lapsed:
             self.parts.telemetry.event(
                 "crawl.resumed",
@@ -194,15 +242,19 @@ class Crawl:
                 manifests=len(takeover.open_manifests),
             )
         for work in takeover.resumables:
-            await self._room_for_extract()
-            url = work.lease.url
-            self._spawn(self._extracting, self._carry(partial(self.parts.extract.resume, work), url), url)
+            await self.resume(work)
         for open_manifest in takeover.open_manifests:
             await self._room_for_extract()
-            url = open_manifest.origin + open_manifest.path
-            self._spawn(
-                self._extracting, self._carry(partial(self.parts.discovery.resume, open_manifest), url), url
-            )
+            url, partition = open_manifest.origin + open_manifest.path, open_manifest.manifest.partition
+            consume = partial(self.parts.discovery.resume, open_manifest)
+            self._spawn(self._extracting, self._carry(consume, url), url, partition)
+
+    async def resume(self, work: Resumable) -> None:
+        """Carry on a page past LEASED, as soon as there is room."""
+        await self._room_for_extract()
+        url, partition = work.lease.url, work.lease.key.partition
+        carry = self._carry(partial(self.parts.extract.resume, work), url)
+        self._spawn(self._extracting, carry, url, partition)
 
     async def _dispatch(self) -> EndReason:
         """Lease and start, as fast as limits allow, until there is a reason to end."""
@@ -210,7 +262,7 @@ class Crawl:
         while True:
             if self._stop.is_set():
                 return EndReason.STOPPED
-            if parts.fence.lost:
+            if parts.fence.lost and parts.tenancy is None:
                 raise StoreBroken("another owner has taken over this crawl; this agent starts nothing more")
             if self._out_of_time():
                 return EndReason.TIME_BUDGET
@@ -220,7 +272,7 @@ class Crawl:
                 continue
             parts.pace(len(self._active) + len(self._extracting))
             asked = min(free, LEASE_BATCH_MAX)
-            reply = await parts.scheduler.lease(asked)
+            reply = await parts.scheduler.lease(asked, pages=not self._is_flooded())
             if reply.fenced:
                 parts.fence.lose_all()
                 continue
@@ -228,10 +280,10 @@ class Crawl:
             if any(lease.kind != UrlKind.ROBOTS for lease in reply.leases):
                 self._page_s = self.parts.clock.monotonic_s()
             for lease in reply.leases:
-                self._spawn(self._active, self._page(lease), lease.url)
+                self._spawn(self._active, self._page(lease), lease.url, lease.key.partition)
             if len(reply.leases) == asked:
                 continue
-            if not reply.leases and (end := self._ended(reply)) is not None:
+            if not reply.leases and (end := await self._end_of(reply)) is not None:
                 return end
             self._binding = self._why_waiting(reply)
             await parts.scheduler.wait()
@@ -273,9 +325,8 @@ class Crawl:
             await self.parts.recorder.fail(lease, FetchFailure(Category.INTERNAL, repr(bug)[:200]))
             return
         if source is not None:
-            self._spawn(
-                self._extracting, self._carry(partial(self.parts.extract.run, source), lease.url), lease.url
-            )
+            carry = self._carry(partial(self.parts.extract.run, source), lease.url)
+            self._spawn(self._extracting, carry, lease.url, lease.key.partition)
 
     async def _carry(self, work: Callable[[], Awaitable[object]], url: str) -> None:
         """Extraction or discovery of one page. Where it stumbles the page stays as it is, for the next run."""
@@ -299,20 +350,42 @@ class Crawl:
         )
 
     def _spawn(
-        self, group: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None], name: str
+        self,
+        group: dict[asyncio.Task[None], None],
+        work: Coroutine[Any, Any, None],
+        name: str,
+        partition: int,
     ) -> None:
         assert self._crew is not None
         task = self._crew.create_task(work, name=name)
         group[task] = None
+        self._busy[partition] += 1
 
         def done(finished: asyncio.Task[None]) -> None:
             group.pop(finished, None)
+            self._busy[partition] -= 1
             self._room.set()
             self.parts.scheduler.kick()
 
         task.add_done_callback(done)
 
     # -- the end ----------------------------------------------------------------------------------------------
+
+    async def _end_of(self, reply: LeaseReply) -> EndReason | None:
+        """Whether the run is over, now that nothing is due."""
+        tenancy = self.parts.tenancy
+        if tenancy is None:
+            return self._ended(reply)
+        if self._active or self._extracting or tenancy.is_done is None:
+            return None
+        return EndReason.FINISHED if await tenancy.is_done() else None
+
+    def _is_flooded(self) -> bool:
+        """Whether enough pages wait for parse workers."""
+        tenancy, last = self.parts.tenancy, self.parts.scheduler.last
+        if tenancy is None or tenancy.unparsed_max is None or last is None:
+            return False
+        return last.unparsed >= tenancy.unparsed_max
 
     def _ended(self, reply: LeaseReply) -> EndReason | None:
         if self._active or self._extracting:
@@ -334,6 +407,8 @@ class Crawl:
         return None
 
     def _why_waiting(self, reply: LeaseReply) -> str:
+        if self._is_flooded():
+            return Reason.PARSE_BACKLOG.value
         if reply.budget_spent:
             return "page budget"
         return "politeness" if reply.queued else ""
@@ -372,6 +447,15 @@ class Crawl:
             was_over = is_over
 
     # -- upkeep and reporting ---------------------------------------------------------------------------------
+
+    async def _chore(self, chore: Chore) -> None:
+        while True:
+            try:
+                await chore.work()
+            except StoreUnavailable as trouble:
+                # It is made again, and whoever waits for the store tells of the trouble.
+                self.parts.telemetry.event("chore.unanswered", chore=chore.name, detail=str(trouble))
+            await self.parts.clock.sleep(chore.every_s)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

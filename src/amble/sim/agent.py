@@ -12,6 +12,7 @@ from typing import Any
 
 from amble.app.crawl import Crawl, Parts
 from amble.app.progress import EndReason
+from amble.app.wiring import Rules, Tools, wire_line
 from amble.domain.decision import Reason
 from amble.domain.errors import AmbleError
 from amble.domain.frontier import TakeoverAsk
@@ -28,7 +29,6 @@ from amble.domain.policy import (
 )
 from amble.domain.report import Status
 from amble.domain.scope import Scope
-from amble.domain.url import Canonicalizer
 from amble.sim.archive import Disk, SimArchive
 from amble.sim.clock import Actor, Dice, SeededEntropy, VirtualClock, VirtualLoop
 from amble.sim.faults import Weather
@@ -36,18 +36,8 @@ from amble.sim.frontier import SimFrontier, StoreHost
 from amble.sim.history import History
 from amble.sim.parsers import Children, SimParsers
 from amble.sim.world import SimResolver, SimTransport, World
-from amble.stages.admit import LinkSettings, UrlGate
-from amble.stages.complete import Completion
-from amble.stages.discover import Discovery
-from amble.stages.fetch import Fetcher
-from amble.stages.gate import HOLD_MARGIN_S, EgressGate, Fence
-from amble.stages.health import Health, ResolverWatch
-from amble.stages.journey import Dispatch, Extract
-from amble.stages.lease import Scheduler
-from amble.stages.parse import Extraction
-from amble.stages.rules import RobotsBook
-from amble.stages.store import Recorder
-from amble.upkeep.expire import Expiry
+from amble.stages.gate import HOLD_MARGIN_S, Fence
+from amble.stages.health import Health
 
 POLICY = Policy(
     fetch=FetchLimits(connect_s=2.0, first_byte_s=3.0, idle_s=2.0, total_s=6.0),
@@ -194,40 +184,19 @@ class Agent:
         resolver = SimResolver(place.world, place.loop, Dice(seed, f"resolver{number}"))
         transport = SimTransport(place.world, place.loop, POLICY.fetch)
         pool = SimParsers(place.children, place.weather, Dice(seed, f"parsers{number}"), POLICY.parse)
-        canonicalizer = Canonicalizer()
-        url_gate = UrlGate(
-            frontier, POLICY, Scope(ScopeKind.ANY), canonicalizer,
-            links=LinkSettings(follow_rel_nofollow=False), recent_max=64,
+        line = wire_line(
+            Tools(
+                frontier=frontier, archive=archive, resolver=resolver, transport=transport, pool=pool, clock=clock,
+                entropy=entropy, telemetry=log, health=health,
+            ),
+            Rules(
+                policy=POLICY, scope=Scope(ScopeKind.ANY), fence=Fence(takeover.epoch), epoch=takeover.epoch,
+                worker=number, recent_max=64, rule_sets_max=4, batch_links=LINKS_PER_BATCH, sleep_s_max=SLEEP_S_MAX,
+            ),
         )  # fmt: skip
-        book, fence = RobotsBook(archive, sets_max=4), Fence(takeover.epoch)
-        scheduler = Scheduler(
-            frontier=frontier,
-            clock=clock,
-            policy=POLICY,
-            epoch=takeover.epoch,
-            worker=number,
-            sleep_s_max=SLEEP_S_MAX,
-        )
-        gate = EgressGate(
-            frontier=frontier, resolver=resolver, book=book, policy=POLICY, allowed_nets=[], clock=clock,
-            telemetry=log, fence=fence,
-        )  # fmt: skip
-        recorder = Recorder(
-            frontier=frontier, archive=archive, policy=POLICY, clock=clock, entropy=entropy, telemetry=log,
-            health=health, store_now_ms=scheduler.store_now_ms,
-        )  # fmt: skip
-        extraction = Extraction(
-            pool=pool, archive=archive, frontier=frontier, clock=clock, entropy=entropy, telemetry=log,
-            health=health, limits=POLICY.parse,
-        )  # fmt: skip
-        completion = Completion(
-            frontier=frontier, book=book, policy=POLICY, store_now_ms=scheduler.store_now_ms
-        )
-        discovery = Discovery(gate=url_gate, archive=archive, batch_links=LINKS_PER_BATCH)
-        watch = ResolverWatch(health, resolver)
 
         async def seed_it() -> int:
-            return len(await url_gate.admit_seeds(place.world.seeds))
+            return len(await line.url_gate.admit_seeds(place.world.seeds))
 
         async def close() -> None:
             await frontier.close()
@@ -235,18 +204,13 @@ class Agent:
 
         return Parts(
             frontier=frontier,
-            scheduler=scheduler,
-            dispatch=Dispatch(
-                gate=gate, fetcher=Fetcher(transport, POLICY), recorder=recorder, canonicalizer=canonicalizer,
-                on_resolver_trouble=watch.report,
-            ),
-            extract=Extract(
-                extraction=extraction, completion=completion, discovery=discovery, archive=archive, telemetry=log
-            ),
-            discovery=discovery,
-            recorder=recorder,
-            expiry=Expiry(frontier, log),
-            fence=fence,
+            scheduler=line.scheduler,
+            dispatch=line.dispatch,
+            extract=line.extract,
+            discovery=line.discovery,
+            recorder=line.recorder,
+            expiry=line.expiry,
+            fence=line.fence,
             health=health,
             clock=clock,
             telemetry=log,

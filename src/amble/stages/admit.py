@@ -8,7 +8,7 @@ under this policy". It may forget, never invent: a URL enters it after the front
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from amble.domain.attempt import Edge, UrlKind
@@ -135,7 +135,10 @@ class UrlGate:
         *,
         links: LinkSettings | None = None,
         recent_max: int = RECENT_MAX,
+        partition_of: Callable[[str], int] | None = None,
     ) -> None:
+        """`partition_of`: origins to partitions; None where there is only one."""
+        self._partition_of = partition_of
         self._frontier = frontier
         self._policy = policy
         self._scope = scope
@@ -154,7 +157,7 @@ class UrlGate:
         )
         if rejected is not None:
             return rejected
-        return _candidate(url, kind=kind, edge=edge, depth=depth, hops=hops, parent=parent)
+        return self._candidate(url, kind=kind, edge=edge, depth=depth, hops=hops, parent=parent)
 
     def check(self, url: str) -> Candidate | Rejected:
         """What would become of any text as a link one step from a seed: a dry run for people."""
@@ -201,6 +204,7 @@ class UrlGate:
                 batch.samples,
                 batch.known,
                 self._policy.version,
+                0 if cursor is None else cursor.manifest.partition,
             )
         )
         self._remember(batch.candidates, report)
@@ -260,7 +264,7 @@ class UrlGate:
             batch.reject(url, distance)
         else:
             batch.candidates.append(
-                _candidate(link.url, kind=kind, edge=link.edge, depth=depth, hops=hops, parent=parent)
+                self._candidate(link.url, kind=kind, edge=link.edge, depth=depth, hops=hops, parent=parent)
             )
 
     def _remember(self, candidates: Sequence[Candidate], report: AdmitReport) -> None:
@@ -287,7 +291,7 @@ class UrlGate:
     async def _admit_seeds(self, urls: Sequence[str]) -> list[SeedOutcome]:
         judged = [self._judge_seed(url) for url in urls]
         candidates = [
-            _candidate(item.url, kind=UrlKind.PAGE, edge=Edge.SEED, depth=0, hops=0, parent=0)
+            self._candidate(item.url, kind=UrlKind.PAGE, edge=Edge.SEED, depth=0, hops=0, parent=0)
             for item in judged
             if item.rejected is None
         ]
@@ -314,7 +318,8 @@ class UrlGate:
         rejected = self._scope.judge_seed(url) or self._judge_form(url, UrlKind.PAGE)
         return SeedOutcome(given=given, url=url, rejected=rejected)
 
-
-def _candidate(url: str, *, kind: int, edge: int, depth: int, hops: int, parent: int) -> Candidate:
-    origin, path = split(url)
-    return Candidate(origin, path, int(kind), priority_of(kind, edge, depth), depth, hops, int(edge), parent)
+    def _candidate(self, url: str, *, kind: int, edge: int, depth: int, hops: int, parent: int) -> Candidate:
+        origin, path = split(url)
+        priority = priority_of(kind, edge, depth)
+        partition = 0 if self._partition_of is None else self._partition_of(origin)
+        return Candidate(origin, path, int(kind), priority, depth, hops, int(edge), parent, partition)

@@ -2,6 +2,7 @@
 
 Dispatch   lease, gate, fetch, store        PENDING to FETCHED
 Extract    parse, complete                  FETCHED to COMPLETE
+Handover   parse, in a parse worker        FETCHED to PARSED, completed by the owner
 Discover   cursor to admissions             (in stages/discover.py, called by Extract for what it just parsed)
 Publish    document to sinks
 """
@@ -24,7 +25,7 @@ from amble.domain.url import Canonicalizer, base_of
 from amble.formats import manifest_json
 from amble.formats.head import Head
 from amble.ports import Archive, FetchFailure, Parsed, Permit, Reply, Telemetry
-from amble.stages.complete import Completion
+from amble.stages.complete import Completion, parsed_row
 from amble.stages.discover import Discovery
 from amble.stages.fetch import REDIRECTS, Fetcher, trouble_of
 from amble.stages.gate import Answer, EgressGate, Lapsed, Unreachable
@@ -139,6 +140,9 @@ class Dispatch(Struct, frozen=True, kw_only=True):
             self.recorder.telemetry.event("dispatch.stale", url=lease.url)
             last.reply.body.close()
             return None
+        if lease.kind in self.recorder.parsed_elsewhere:
+            last.reply.body.close()
+            return None
         return Source(
             lease=lease,
             fetched=fetched,
@@ -218,6 +222,29 @@ class StoredBody(Struct, frozen=True):
         """Nothing to let go of."""
 
 
+async def stored_source(tools: Extraction, lease: Lease, fetched: Fetched, strikes: int = 0) -> Source | None:
+    """The stored body; None when the archive has lost it, which ends the URL as parse_failed with that reason."""
+    assert fetched.body_ref is not None, "FETCHED is never committed without a body reference"
+    try:
+        record = await read_when_well(tools.archive, fetched.body_ref, tools.health)
+        head = record.http_head
+        if fetched.ref is not None and fetched.ref != fetched.body_ref and not fetched.not_modified:
+            # Identical bytes were stored before, but the header block of this answer is its own.
+            head = (await read_when_well(tools.archive, fetched.ref, tools.health)).http_head
+    except ArchiveBroken as broken:
+        tools.telemetry.event("archive.broken", url=lease.url, detail=str(broken))
+        await tools.frontier.parse_strike(ParseStrike(key=lease.key, detail=str(broken)[:300], final=True))
+        return None
+    return Source(
+        lease=lease,
+        fetched=fetched,
+        head=head,
+        body=StoredBody(record.payload, fetched.digest or b""),
+        record_id=record.record_id,
+        strikes=strikes,
+    )
+
+
 class Extract(Struct, frozen=True, kw_only=True):
     """FETCHED to COMPLETE, and the links on their way."""
 
@@ -231,7 +258,7 @@ class Extract(Struct, frozen=True, kw_only=True):
         """Parse, complete, discover. The three writes are issued in order and share a commit."""
         try:
             if source.fetched.not_modified:
-                prior = await self._from_archive(source.lease, source.fetched, source.strikes)
+                prior = await stored_source(self.extraction, source.lease, source.fetched, source.strikes)
                 if prior is None:
                     return
                 source = prior
@@ -250,7 +277,7 @@ class Extract(Struct, frozen=True, kw_only=True):
                 self.completion.complete(source, extracted), self._discover(source, extracted)
             )
             return
-        whole = await self._from_archive(work.lease, work.fetched, work.strikes)
+        whole = await stored_source(self.extraction, work.lease, work.fetched, work.strikes)
         if whole is not None:
             await self.run(whole)
 
@@ -303,26 +330,18 @@ class Extract(Struct, frozen=True, kw_only=True):
     async def _read(self, ref: BodyRef) -> StoredRecord:
         return await read_when_well(self.archive, ref, self.extraction.health)
 
-    async def _from_archive(self, lease: Lease, fetched: Fetched, strikes: int) -> Source | None:
-        """The stored body; None when the archive has lost it, which ends the URL as parse_failed with that reason."""
-        assert fetched.body_ref is not None, "FETCHED is never committed without a body reference"
-        try:
-            record = await self._read(fetched.body_ref)
-            head = record.http_head
-            if fetched.ref is not None and fetched.ref != fetched.body_ref and not fetched.not_modified:
-                # Identical bytes were stored before, but the header block of this answer is its own.
-                head = (await self._read(fetched.ref)).http_head
-        except ArchiveBroken as broken:
-            self.telemetry.event("archive.broken", url=lease.url, detail=str(broken))
-            await self.extraction.frontier.parse_strike(
-                ParseStrike(key=lease.key, detail=str(broken)[:300], final=True)
-            )
-            return None
-        return Source(
-            lease=lease,
-            fetched=fetched,
-            head=head,
-            body=StoredBody(record.payload, fetched.digest or b""),
-            record_id=record.record_id,
-            strikes=strikes,
-        )
+
+class Handover(Struct, frozen=True, kw_only=True):
+    """FETCHED to PARSED in a parse worker. The owner of the partition adopts the row and completes it."""
+
+    extraction: Extraction
+
+    async def run(self, work: Resumable) -> Applied:
+        """Parse what was fetched; STALE when it was lost to somebody else, or ended as parse_failed."""
+        source = await stored_source(self.extraction, work.lease, work.fetched, work.strikes)
+        if source is None:
+            return Applied.STALE
+        extracted = await self.extraction.extract(source)
+        if extracted is None:
+            return Applied.STALE
+        return await self.extraction.frontier.record_parsed(parsed_row(work.lease, extracted, hand_over=True))

@@ -40,8 +40,8 @@ class Scheduler:
         """An origin may have become due: ask again soon."""
         self._kick.set()
 
-    async def lease(self, count: int) -> LeaseReply:
-        """Up to `count` leases."""
+    async def lease(self, count: int, *, pages: bool = True) -> LeaseReply:
+        """Up to `count` leases. `pages` False: of robots.txt only, and to hear how things stand."""
         assert count > 0
         self._kick.clear()
         self._asked_s = self.clock.monotonic_s()
@@ -51,7 +51,7 @@ class Scheduler:
                 worker=self.worker,
                 count=count,
                 ttl_ms=LEASE_TTL_MS,
-                pages_max=self.policy.budget.pages_max,
+                pages_max=self.policy.budget.pages_max if pages else 0,
                 robots_obey=self.policy.robots.obey,
             )
         )

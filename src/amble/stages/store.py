@@ -6,7 +6,7 @@ answered with STALE and dropped: whoever holds the newer attempt is authoritativ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from msgspec import Struct
 
@@ -74,6 +74,8 @@ class Recorder(Struct, frozen=True, kw_only=True):
     telemetry: Telemetry
     health: Health
     store_now_ms: Callable[[], int]
+    # Kinds of URL that parse workers take: offered to them at once.
+    parsed_elsewhere: Set[int] = frozenset()
 
     # -- no request was made ----------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Recorder(Struct, frozen=True, kw_only=True):
                 key=lease.key,
                 fetched=fetched,
                 effect=self._effect(lease, exchange.reply.timings, None, self._retry_after(exchange.reply)),
-                parse_hold_ms=PARSE_HOLD_MS,
+                parse_hold_ms=0 if lease.kind in self.parsed_elsewhere else PARSE_HOLD_MS,
             )
         )
 
