@@ -46,6 +46,21 @@ def _delay_ms(crawl_delay_s: float | None) -> int:
     return int(min(crawl_delay_s, CRAWL_DELAY_S_MAX) * 1000)
 
 
+def parsed_row(lease: Lease, extracted: Extracted, *, hand_over: bool = False) -> RecordParsed:
+    """FETCHED to PARSED for this manifest. `hand_over`: the owner of the partition completes it."""
+    manifest = extracted.parsed.manifest
+    return RecordParsed(
+        key=lease.key,
+        extraction_generation=extracted.generation,
+        ref=extracted.manifest_ref,
+        links=len(manifest.links),
+        content_kind=manifest.content_kind,
+        text_ref=extracted.text_ref,
+        title=manifest.title,
+        hand_over=hand_over,
+    )
+
+
 class Completion(Struct, frozen=True, kw_only=True):
     """The last write of an attempt."""
 
@@ -55,22 +70,9 @@ class Completion(Struct, frozen=True, kw_only=True):
     store_now_ms: Callable[[], int]
     freshness: FreshnessClass = ONCE
 
-    def parsed_row(self, lease: Lease, extracted: Extracted) -> RecordParsed:
-        """FETCHED to PARSED for this manifest."""
-        manifest = extracted.parsed.manifest
-        return RecordParsed(
-            key=lease.key,
-            extraction_generation=extracted.generation,
-            ref=extracted.manifest_ref,
-            links=len(manifest.links),
-            content_kind=manifest.content_kind,
-            text_ref=extracted.text_ref,
-            title=manifest.title,
-        )
-
     async def record_parsed(self, lease: Lease, extracted: Extracted) -> Applied:
         """The manifest exists."""
-        return await self.frontier.record_parsed(self.parsed_row(lease, extracted))
+        return await self.frontier.record_parsed(parsed_row(lease, extracted))
 
     async def complete(self, source: Source, extracted: Extracted) -> Applied:
         """Close the attempt."""
