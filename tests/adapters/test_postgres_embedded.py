@@ -122,6 +122,16 @@ def test_settings_may_change_from_start_to_start(own_postgres: OwnPostgres) -> N
     assert server.execute("SHOW work_mem") == "6MB"
 
 
+def test_a_cluster_whose_making_was_broken_off_is_made_anew(folder: Path) -> None:
+    (folder / "data.making").mkdir()
+    (folder / "data.making" / "PG_VERSION").write_text("half of it")
+    server = EmbeddedPostgres.start(folder, settings={"fsync": "off"}, remove=True)
+    assert server.execute("SELECT 1") == "1"
+    server.close()
+    assert not folder.exists()
+    folder.mkdir()
+
+
 # -- what goes wrong ------------------------------------------------------------------------------------------
 
 
@@ -137,6 +147,23 @@ def test_a_port_that_is_taken_is_told(own_postgres: OwnPostgres, folder: Path) -
     taken = own_postgres().port
     with pytest.raises(StoreUnavailable, match=r"did not start: .*"):
         EmbeddedPostgres.start(folder, port=taken)
+
+
+def test_a_folder_has_one_owner_at_a_time(own_postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amble.adapters.postgres.embedded.LOCK_S_MAX", 0.1)
+    server = own_postgres()
+    before = (server.folder / "server.conf").read_text()
+    with pytest.raises(StoreUnavailable, match="belongs to another process"):
+        EmbeddedPostgres.start(server.folder)
+    assert (server.folder / "server.conf").read_text() == before
+
+
+def test_a_folder_without_its_password_is_refused(own_postgres: OwnPostgres) -> None:
+    server = own_postgres()
+    server.stop()
+    (server.folder / "password").unlink()
+    with pytest.raises(StoreUnavailable, match="password"):
+        server.start_again()
 
 
 def test_a_statement_that_fails_tells_why(postgres: SharedPostgres, own_postgres: OwnPostgres) -> None:

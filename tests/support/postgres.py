@@ -158,7 +158,7 @@ class SharedPostgres:
         with _locked(self.folder / "pristine.lock"):
             if not place.exists():
                 making = self.folder / "pristine.new"
-                EmbeddedPostgres.start(making).stop()
+                EmbeddedPostgres.start(making, settings={"fsync": "off"}).stop()
                 making.rename(place)
         return place
 

@@ -9,6 +9,7 @@ socket that only its own user and root may open. It ends with the process that s
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import secrets
@@ -43,6 +44,8 @@ _STOP_SIGNALS: dict[StopMode, signal.Signals] = {
     "immediate": signal.SIGQUIT,
 }
 START_S_MAX = 90.0
+# How long a server whose owner has just died may need to end.
+LOCK_S_MAX = 5.0
 STOP_S_MAX = 60.0
 # A port is kept over restarts, so it comes from below the range out of which the kernel serves everybody else.
 PORTS = range(20_000, 32_000)
@@ -90,9 +93,6 @@ class EmbeddedPostgres:
         server._settings = dict(settings or {})
         server._remove = remove
         server._prepare_folder()
-        if not (server.data / "PG_VERSION").exists():
-            server._make_cluster()
-        server.password = server._password_file.read_text().strip()
         server.start_again()
         return server
 
@@ -193,12 +193,46 @@ class EmbeddedPostgres:
         self._settings.update(settings or {})
         if self.running:
             return
+        try:
+            self._locked_start()
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the PostgreSQL server in {self.folder} did not start: {error}"
+            ) from error
+
+    def _locked_start(self) -> None:
+        """Start as the only one in this folder. The guard takes the lock over and lets go of it when all has ended."""
+        lock = self._lock()
+        try:
+            if not (self.data / "PG_VERSION").exists():
+                self._make_cluster()
+            self.password = self._password_file.read_text().strip()
+            self._start_at_a_port(lock)
+        finally:
+            os.close(lock)
+
+    def _lock(self) -> int:
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        end_s = time.monotonic() + LOCK_S_MAX
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    os.close(lock)
+                    raise StoreUnavailable(
+                        f"the PostgreSQL server in {self.folder} belongs to another process; stop that one"
+                    ) from None
+                time.sleep(_POLL_S)
+
+    def _start_at_a_port(self, lock: int) -> None:
         fixed = self.port != 0
         for _ in range(1 if fixed else PORT_TRIES):
             if not fixed:
                 self.port = _free_port(self.host)
             before = len(self.log)
-            if self._launch():
+            if self._launch(lock):
                 return
             said = self.log[before:]
             if "could not bind" not in said:
@@ -218,6 +252,8 @@ class EmbeddedPostgres:
         """
         copy = EmbeddedPostgres(folder.absolute(), self.binaries, self.user, self.host, 0)
         copy._prepare_folder()
+        copy.data.mkdir(mode=0o700)
+        self._give(copy.data)
         self._write(copy._password_file, self.password + "\n", mode=0o600)
         self.run(
             [
@@ -277,8 +313,6 @@ class EmbeddedPostgres:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.user.uid is not None:
                 self.folder.chmod(self.folder.stat().st_mode | 0o011)
-            self.data.mkdir(mode=0o700, exist_ok=True)
-            self._give(self.data)
         except OSError as error:
             raise StoreUnavailable(f"no place for a PostgreSQL server: {error}") from error
         if self.user.uid is not None and not may_enter(self.folder, self.user):
@@ -292,23 +326,28 @@ class EmbeddedPostgres:
             os.chown(path, self.user.uid, self.user.gid or 0)
 
     def _make_cluster(self) -> None:
-        """initdb, with a password that is nowhere but in the folder. A half-made cluster is made anew."""
-        self._password_file.unlink(missing_ok=True)
-        self._write(self._password_file, secrets.token_urlsafe(24) + "\n", mode=0o600)
-        handed = self.folder / "password.initdb"
+        """initdb, with a password that is nowhere but in the folder. The cluster is there when it is complete."""
+        making, handed = self.folder / "data.making", self.folder / "password.initdb"
+        if making.exists():
+            shutil.rmtree(making)
+        making.mkdir(mode=0o700)
         handed.unlink(missing_ok=True)
+        self._write(self._password_file, secrets.token_urlsafe(24) + "\n", mode=0o600)
         self._write(handed, self._password_file.read_text(), mode=0o600)
+        self._give(making)
         self._give(handed)
         try:
             self.run(
                 [
-                    self.binaries.program("initdb"), "-D", str(self.data), "-U", SUPERUSER, "--encoding=UTF8",
+                    self.binaries.program("initdb"), "-D", str(making), "-U", SUPERUSER, "--encoding=UTF8",
                     "--locale=C", "--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={handed}",
-                    "--data-checksums", "--no-instructions", "--no-sync",
+                    "--data-checksums", "--no-instructions",
+                    *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
                 ]
             )  # fmt: skip
         finally:
             handed.unlink()
+        making.rename(self.data)
 
     def _write(self, path: Path, text: str, *, mode: int) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
@@ -331,7 +370,7 @@ class EmbeddedPostgres:
         lines = [f"{name} = '{_quoted(value)}'\n" for name, value in settings.items()]
         self._write(self.folder / "server.conf", "".join(lines), mode=0o644)
 
-    def _launch(self) -> bool:
+    def _launch(self, lock: int) -> bool:
         """Start the guard and through it the server. False when it ended without becoming ready."""
         self._socket_folder = self._make_socket_folder()
         self._configure()
@@ -352,6 +391,7 @@ class EmbeddedPostgres:
                 cwd="/",
                 env=_environment(),
                 start_new_session=True,
+                pass_fds=(lock,),
             )
         return self._wait_until_ready()
 
