@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import amble
-from amble.app.settings import SECTIONS, SETTINGS, Setting, SettingValue
+from amble.app.settings import ELSEWHERE, SECTIONS, SETTINGS, Setting, SettingValue
 from amble.domain.decision import Reason
 from amble.domain.destination import judge
 from amble.domain.errors import ConfigErrors
@@ -65,6 +65,20 @@ class ScopeChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetChoice:
+    """What the processes of a fleet are told beyond a crawl. `store_url`, `archive_url`: "" where nothing was given.
+
+    `name`: "" for host name and process number. `parse_elsewhere`: parse workers take what is not needed at once.
+    """
+
+    store_url: str = ""
+    archive_url: str = ""
+    name: str = ""
+    lease_s: float = 15.0
+    parse_elsewhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlConfig:
     """Everything a crawl is told. Frozen; handed down by hand from `app/build.py`.
 
@@ -85,6 +99,7 @@ class CrawlConfig:
     segment_bytes: int = 1024 * 1024 * 1024
     wait_max_s: float = 600.0
     policy: Policy = field(default_factory=Policy)
+    fleet: FleetChoice = field(default_factory=FleetChoice)
 
     @classmethod
     def parse(
@@ -264,6 +279,13 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
         segment_bytes=value("archive.segment_bytes"),
         wait_max_s=value("finish.wait_max_s"),
         policy=policy,
+        fleet=FleetChoice(
+            store_url=value("store.url"),
+            archive_url=value("archive.url"),
+            name=value("agent.name"),
+            lease_s=value("agent.lease_s"),
+            parse_elsewhere=value("parse.where") == ELSEWHERE,
+        ),
     )
     problems.extend(_relations(values))
     # A contact that was given and refused is not missing as well.

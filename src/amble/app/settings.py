@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from amble.domain.policy import Policy, ScopeKind
 
 UNLIMITED = "unlimited"
+HERE, ELSEWHERE = "here", "elsewhere"
+PARSE_PLACES = (HERE, ELSEWHERE)
 AUTO = "auto"
 
 # A setting holds one of these; lists are tuples so that a configuration stays a value.
@@ -228,6 +230,35 @@ def _scope(value: str) -> str:
     return ScopeKind(value).value
 
 
+def _database(value: str) -> str:
+    """ "" or the address of a PostgreSQL database."""
+    text = value.strip()
+    if text and not re.fullmatch(r"postgres(ql)?://\S+", text):
+        raise ValueError("not a database address")
+    return text
+
+
+def _objects(value: str) -> str:
+    """ "" or an archive address; `adapters/archive/objects_open.py` reads the rest of it."""
+    text = value.strip()
+    if text and not re.fullmatch(r"(s3|file|memory)://\S+", text):
+        raise ValueError("not an archive address")
+    return text
+
+
+def _name(value: str) -> str:
+    text = value.strip()
+    if len(text) > 100 or not text.isprintable() or re.search(r"\s", text):
+        raise ValueError("not a name")
+    return text
+
+
+def _place(value: str) -> str:
+    if value not in PARSE_PLACES:
+        raise ValueError("not a place")
+    return value
+
+
 FLAG = Kind("true or false", _flag)
 COUNT = Kind("a whole number, 1 or more", _whole(1, 10**12))
 COUNT_OR_NONE = Kind("a whole number, 0 or more", _whole(0, 10**12))
@@ -261,6 +292,12 @@ AGENT = Kind("one line of printable ASCII, starting with a product token", _stri
 CONTACT = Kind("a web address or a mail address, such as https://you.example/bot", _string(_contact))
 PATH = Kind("a path", _string(str))
 
+DATABASE = Kind("a database address such as postgresql://user@host:5432/name", _string(_database))
+OBJECTS = Kind("an archive address: s3://bucket/prefix or file:///folder", _string(_objects))
+NAME = Kind("up to 100 printable characters without blanks", _string(_name))
+LEASE = Kind("seconds from 1 to 600, or a duration such as 15s", _real(1, 600, _seconds))
+WHERE = Kind(f"one of {', '.join(PARSE_PLACES)}", _string(_place))
+
 _P = Policy()
 
 
@@ -288,6 +325,8 @@ SECTIONS: dict[str, str] = {
     "network": "Names and addresses.",
     "tls": "Certificates.",
     "archive": "The WARC files.",
+    "store": "Where the frontier of a fleet lives; a crawl folder has its own.",
+    "agent": "One agent of a fleet.",
     "finish": "When a crawl that still has something queued ends.",
 }
 
@@ -519,6 +558,13 @@ _PARSE = (
         "processes",
         "Parser processes. auto: one per core beside the first, at least one.",
     ),
+    _own(
+        "parse.where",
+        WHERE,
+        HERE,
+        "",
+        "For a fleet: here in the agent, or elsewhere in `amble parse` processes; robots.txt and sitemaps always here.",
+    ),
     _policy("parse.cpu_s", SECONDS, "s", "CPU time of one page."),
     _policy("parse.wall_s", SECONDS, "s", "Time of one page on the clock."),
     _policy("parse.memory_bytes_max", BYTES, "bytes", "Address space of one child."),
@@ -532,6 +578,30 @@ _PARSE = (
     ),
     _policy("parse.pages_per_child_max", COUNT, "pages", "A child is replaced after so many pages."),
 )
+_FLEET = (
+    _own(
+        "store.url",
+        DATABASE,
+        "",
+        "",
+        "The PostgreSQL database of a fleet. Keep the password out of it: PGPASSWORD, PGPASSFILE or a service file.",
+    ),
+    _own(
+        "archive.url",
+        OBJECTS,
+        "",
+        "",
+        "Where a fleet keeps WARC segments. Credentials come from the environment (AWS_...), never from here.",
+    ),
+    _own("agent.name", NAME, "", "", "Shown by `amble agents`. Empty: the host name and the process number."),
+    _own(
+        "agent.lease_s",
+        LEASE,
+        15.0,
+        "s",
+        "How long a partition stays with an agent that is not heard of; the same for all agents of a fleet.",
+    ),
+)
 _REST = (
     _own("network.allow_nets", NETWORKS, (), "", "Private or special networks that may be contacted. All others of that sort are refused."),
     _own("network.resolver", ENDPOINT, "", "", "Name server to ask. Empty: those of the system."),
@@ -543,7 +613,19 @@ _REST = (
 
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
-    for setting in (*_CRAWL, *_SCOPE, *_BUDGET, *_ORIGIN, *_ROBOTS, *_RETRY, *_URLS, *_FETCH, *_PARSE, *_REST)
+    for setting in (
+        *_CRAWL,
+        *_SCOPE,
+        *_BUDGET,
+        *_ORIGIN,
+        *_ROBOTS,
+        *_RETRY,
+        *_URLS,
+        *_FETCH,
+        *_PARSE,
+        *_FLEET,
+        *_REST,
+    )
 }
 
 
