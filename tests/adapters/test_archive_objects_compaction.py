@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,7 +73,7 @@ class Place:
             SystemClock(),
             SystemEntropy(),
             info=info,
-            limits=ObjectLimits(segment_bytes_max=1),
+            limits=ObjectLimits(segment_bytes_max=1, retry_first_s=0.01),
             environment=self.environment,
         )
 
@@ -500,6 +501,70 @@ async def test_the_segments_are_kept_for_the_grace_period(place: Place) -> None:
     await place.compact()
     assert (await place.compact(ahead_s=1000, grace_s=2000)).deleted == 0
     assert (await place.compact(ahead_s=3000, grace_s=2000)).deleted == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_writers_compactors_and_readers_survive_random_trouble_together(
+    s3: S3Server, s3_place: Place, seed: int
+) -> None:
+    chance = random.Random(seed)
+    writing = True
+
+    async def write(number: int) -> None:
+        archive = s3_place.archive()
+        for _ in range(12):
+            records = page(s3_place.ids, number)
+            for _ in range(20):
+                try:
+                    await s3_place.store(archive, records)
+                    break
+                except ArchiveUnavailable:
+                    continue
+            else:
+                raise AssertionError("never stored")
+        await archive.close()
+
+    async def compact() -> None:
+        while writing:
+            try:
+                await s3_place.compact(ahead_s=chance.choice([0, 2 * DAY_S]))
+            except ArchiveUnavailable:
+                await asyncio.sleep(0.01)
+
+    async def read() -> None:
+        archive = s3_place.archive()
+        while writing:
+            await asyncio.sleep(0.002)
+            for ref, record in chance.sample(s3_place.stored, min(3, len(s3_place.stored))):
+                try:
+                    assert (await archive.read(ref)).record_id == record.record_id
+                except ArchiveUnavailable:
+                    continue
+        await archive.close()
+
+    async def trouble() -> None:
+        while writing:
+            await asyncio.sleep(chance.uniform(0.02, 0.15))
+            s3.fail(
+                chance.choice(["lost", "cut", "error", "stored-error"]),
+                method=chance.choice(["", "PUT", "GET", "POST", "DELETE"]),
+                count=chance.randint(1, 3),
+                skip=chance.randint(0, 4),
+            )
+            if chance.random() < 0.05:
+                await asyncio.to_thread(s3.kill)
+                await asyncio.to_thread(s3.start_process)
+
+    others = [asyncio.ensure_future(other()) for other in (compact, compact, read, trouble)]
+    await asyncio.gather(*(write(number) for number in range(4)))
+    writing = False
+    await asyncio.gather(*others)
+    s3.heal()
+    for ahead in (4, 8):
+        await s3_place.compact(ahead_s=ahead * DAY_S)
+    assert len(s3_place.stored) == 4 * 12 * 2
+    assert await s3_place.unreadable() == []
+    assert s3_place.problems() == []
 
 
 # -- maps ----------------------------------------------------------------------------------------------------------------
