@@ -16,7 +16,7 @@ quoted = '$(subst ','\'',$(1))'
 install: $(STAMP)
 
 # Exact versions from the lock file first, then amble itself without looking for anything newer.
-$(STAMP): requirements.lock pyproject.toml setup.py src/amble/_native.c
+$(STAMP): requirements.lock pyproject.toml setup.py src/amble/_native.c src/amble/_page.h
 	@command -v $(PYTHON) >/dev/null || { echo "amble needs Python 3.11 or newer: set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amble needs Python 3.11 or newer; $(PYTHON) is older: set PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: install the venv module of $(PYTHON)"; exit 1; }

@@ -13,6 +13,7 @@ setup(
         Extension(
             "amble._native",
             ["src/amble/_native.c"],
+            depends=["src/amble/_page.h"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             py_limited_api=True,
             optional=True,

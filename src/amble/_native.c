@@ -1,4 +1,4 @@
-/* The three loops over a page that cost most, in C: fingerprint, resolve_plain, collapse.
+/* The loops over a page that cost most, in C: fingerprint, resolve_plain, collapse, read_plain (in _page.h).
  *
  * This module is optional. Each function has a twin in Python that defines it (named at the function), and gives the
  * same result for every input or, where it says so, no answer. It calls no Python code, keeps no state, and compiles
@@ -607,18 +607,23 @@ static PyObject *collapse(PyObject *Py_UNUSED(module), PyObject *const *argument
     return result;
 }
 
+#include "_page.h"
+
 /* --- the module ----------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
     {"fingerprint", fingerprint, METH_O, fingerprint_doc},
     {"resolve_plain", resolve_plain, METH_VARARGS, resolve_plain_doc},
     {"collapse", (PyCFunction)(void (*)(void))collapse, METH_FASTCALL, collapse_doc},
+    {"read_plain", (PyCFunction)(void (*)(void))read_plain, METH_FASTCALL, read_plain_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *Py_UNUSED(module))
 {
     fill_tables();
+    fill_element_slots();
+    fill_hints();
     return 0;
 }
 

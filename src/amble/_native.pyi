@@ -8,3 +8,15 @@ def resolve_plain(hrefs: list[str], directory: str, /) -> list[str | None]:
 
 def collapse(text: str, chars_max: int, /) -> str:
     """`text` with single spaces, at most `chars_max` characters; defined by `amble.formats.space.collapse`."""
+
+def read_plain(
+    utf8: bytes, with_images: bool, /
+) -> (
+    tuple[list[tuple[str, str | None, str | None, str | None, str]], str | None, bytes, int, bytes, int]
+    | None
+):
+    """What `amble.formats.html` asks of a tree: walked elements in document order as (name, up to three attributes,
+    text), language of the root, visible text and its characters, main text and its characters.
+
+    None where only the full parser can tell; it defines the answer where there is one.
+    """

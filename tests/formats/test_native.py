@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +21,10 @@ from amble.formats.registry import Answer, ExtractionSettings, Reading, Registry
 from tests.domain.test_url import BASE, POLICY, REFUSED
 from tests.support import native as support
 from tests.support.native import BASES, build, check_hrefs, known_base
+from tests.support.pages import check_page, random_page
 
 WPT = Path(__file__).parent.parent / "data" / "wpt-url" / "urltestdata.json"
-WITHOUT = (None, simhash.fingerprint, space.collapse)
+WITHOUT = (None, simhash.fingerprint, space.collapse, None)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +37,15 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def install(patch: pytest.MonkeyPatch, native: ModuleType | None) -> None:
     """Let amble use `native`, or do without."""
-    resolve, fingerprint, collapse = (
-        WITHOUT if native is None else (native.resolve_plain, native.fingerprint, native.collapse)
+    resolve, fingerprint, collapse, read_plain = (
+        WITHOUT
+        if native is None
+        else (native.resolve_plain, native.fingerprint, native.collapse, native.read_plain)
     )
     patch.setattr(url_rules, "resolve_plain", resolve)
     patch.setattr(registry, "fingerprint", fingerprint)
     patch.setattr(html, "collapse", collapse)
+    patch.setattr(html, "read_plain", read_plain)
 
 
 @pytest.fixture(params=["with", "without"])
@@ -173,6 +178,8 @@ def test_what_is_no_text_is_refused(native: ModuleType) -> None:
         lambda: native.resolve_plain(["/x"], None),
         lambda: native.fingerprint("text"),
         lambda: native.collapse(b"text", 3),
+        lambda: native.read_plain("text", False),
+        lambda: native.read_plain(b"text"),
     ):
         with pytest.raises((TypeError, SystemError)):
             call()
@@ -208,6 +215,109 @@ def test_any_text_collapses_alike(native: ModuleType, text: str, bound: int) -> 
 
 def test_random_input_finds_no_difference(native: ModuleType) -> None:
     assert support.fuzz(native, seconds=2, seed=1) > 0
+
+
+# --- pages without a tree ----------------------------------------------------------------------------------------
+
+PROSE = "Some prose, with commas, that is long enough to be scored as a paragraph of content. " * 3
+
+# What has to be read without the full parser, or the speed is gone without anybody noticing.
+ONE_PASS = {
+    "a page of blocks": f"<!doctype html><html lang=en><head><title>T</title></head><body><main><h1>H</h1><p>{PROSE}</p></main>",
+    "no html, head or body": f"<title>T</title><p>{PROSE}<p>second<div><p>third</div>",
+    "menus and lists": f"<ul><li><a href=/a rel='ugc x'>A</a><li>b<ul><li>c</ul></ul><ol start=4><li>{PROSE}<li value=9>x</ol>",
+    "a table": f"<table><caption>C</caption><tr><th>a<th>bb</tr><tr><td>{PROSE}</td><td>日本<table><tr><td>x</table></td></tr></table>",
+    "definitions": "<dl><dt>a<dd><p>b<dt>c<dd>d</dl>",
+    "lines": "<div><pre>\n a\n  b\n\n</pre> <textarea>\n x </textarea></div>",
+    "quotes": f"<blockquote>a<blockquote><p>{PROSE}</blockquote></blockquote><p>x",
+    "references": "<p title='&bogus'>&lt;&nbsp;&eacute;&#8212;&#x1F600; & &amp;&lang;</p><a href='?a=1&amp;b&copy;'>x</a>",
+    "scripts and styles": "<head><style>p{}</style><script>if(a<b)'</p>'</script></head><body><script src=x></script><p>x",
+    "comments": "<!-- a --><!doctype html><!-- b --><p>a<!-- c -- > d -->b</p><!-- e -->",
+    "a form": "<form><label>l<input name=q value='7'></label><button>b</button></form>",
+    "furniture": f"<div class=navbar><p>{PROSE}</div><div class='content nav'><p>{PROSE}</div><footer><p>{PROSE}</footer>",
+    "landmarks only": f"<footer><p>{PROSE}</p></footer>",
+    "an article without paragraphs": f"<article>{PROSE}</article><div>{PROSE}</div>",
+    "nothing but links": f"<div><p><a href=x>{PROSE}</a></p></div>",
+    "unknown elements": "<my-box><o:p>a</o:p><SPAN>b</span></my-box>",
+    "what follows the end": "<p>a</p></body>\n</html>\n<!-- x -->\n",
+    "an end that is missing": f"<div><p>{PROSE}<b>x",
+    "images and frames": "<img src=/i><iframe src=/f><p>raw</iframe>",
+    "head without end": "<meta name=robots content=none><link rel=next href=n><base href=/b/>text",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_PASS)
+def test_most_pages_need_no_tree(native: ModuleType, name: str) -> None:
+    assert check_page(native, ONE_PASS[name].encode())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p><b>a</p>b</b>", "<a href=x><div><a href=y>z</a></div></a>", "<table><p>a</table>", "<table>a</table>", "<p>a<table></table>",
+        "<td>a", "<ul><li><div>a<li>b</ul>", "<div></span></div>", "</p>", "<svg><title>a</title></svg>", "<math></math>",
+        "<template><p>a</template>", "<select><option>a</select>", "<p>&notit;", "<p>&amp", "<p>&#128;", "<p>&#10;", "<p>a\0b",
+        "<p>a\rb", "<p>\ud800", "<!--> <p>a", "<!-- a --!> b --><p>", "<?xml version='1.0'?><p>a", "<![CDATA[a]]><p>", "<p <b>a",
+        "<p a='b>c", "<p a=b'c>d", "<h1>a<h2>b</h2></h1>", "<form><form></form>", "<button><button></button>", "<body><body class=x>",
+        "<p><html lang=de>", "<script><!-- <script> </script> --></script><p>a", "<script>a", "<title>a", "<plaintext>a",
+        "<frameset><frame src=x></frameset>", "<head></head><title>a</title>", "<head><noscript><p>a</noscript>", "<ruby>a<rt>b</ruby>",
+        "<object></object>", "<image src=x>", "<div></body><p>a", "<p>a</html> b", "", " " * 40, "<div>" * 600, "<nobr><nobr>a",
+    ],
+)  # fmt: skip
+def test_pages_with_more_than_one_possible_tree_are_left_to_the_parser(native: ModuleType, page: str) -> None:
+    padded = page.encode("utf-8", "surrogatepass") + b"<!-- " + b"x" * 20 + b" -->"
+    assert native.read_plain(padded, True) is None
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<p>x</p>" + b" " * (4 * 1024 * 1024),
+        b"<i></i>" * 300_000,
+        b"<table>" + b"<tr><td>" * 3000 + b"<tr>" + b"<td>" * 3000,
+        b"<ol start=12345678901><li>aaaaaaaaaaaaaaaaaaaa</ol>",
+        b"<table><tr><td>" + b"x" * 100_000 + b"<td>y" + b"<tr><td>z<td>w" * 30_000 + b"</table>",
+    ],
+    ids=["bytes", "elements", "cells", "digits", "padding"],
+)
+def test_pages_beyond_a_bound_are_left_to_the_parser(native: ModuleType, page: bytes) -> None:
+    assert native.read_plain(page, True) is None
+
+
+def test_random_pages_are_read_alike(native: ModuleType) -> None:
+    chance = random.Random(5)
+    assert sum(check_page(native, random_page(chance)) for _ in range(1500)) > 150
+
+
+@pytest.mark.parametrize(
+    ("start", "charset"),
+    [
+        ("<meta charset=utf-8>", None),
+        ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="UTF-8" />', None),
+        ('<html><head><meta http-equiv="Content-Type" content="text/html; charset=utf-8">', None),
+        ("<title>x</title>", " UTF-8 "),
+        ("<meta charset=latin1>", "utf8"),
+    ],
+)
+def test_a_page_that_says_it_is_utf8_is_what_the_standard_takes_it_for(
+    start: str, charset: str | None
+) -> None:
+    body = f"{start}<p>é".encode()
+    assert html._is_utf8(body, charset)
+    assert html._parsed(body, charset).encoding == "UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("start", "charset"),
+    [
+        ("<title>x</title>", None),
+        ("<!-- <meta charset=utf-8> --><meta charset=latin1>", None),
+        (" " * 1100 + "<meta charset=utf-8>", None),
+        ("<meta charset=utf-8>", "latin1"),
+    ],
+)
+def test_any_other_page_is_not_taken_for_utf8(start: str, charset: str | None) -> None:
+    assert not html._is_utf8(f"{start}<p>é".encode(), charset)
 
 
 # --- whole pages -----------------------------------------------------------------------------------------------

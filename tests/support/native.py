@@ -19,6 +19,7 @@ from types import ModuleType
 from amble.domain.decision import Reason
 from amble.domain.url import Base, Canonicalizer, base_of
 from amble.formats import simhash, space
+from tests.support.pages import check_page, random_page
 
 SOURCE = Path(__file__).parents[2] / "src" / "amble" / "_native.c"
 BASES = (
@@ -125,10 +126,20 @@ def _fuzz_collapse(native: ModuleType, chance: random.Random) -> None:
     assert native.collapse(text, bound) == space.collapse(text, bound), (text, bound)
 
 
+def _fuzz_page(native: ModuleType, chance: random.Random) -> None:
+    page = random_page(chance)
+    check_page(native, page)
+    damaged = bytearray(page)
+    for _ in range(chance.randrange(1, 4)):
+        damaged[chance.randrange(len(damaged))] = chance.choice(b"<>/=\"'& \n!-a\x00\xc3\r")
+    check_page(native, bytes(damaged))
+
+
 _FUZZERS: tuple[Callable[[ModuleType, random.Random], None], ...] = (
     _fuzz_hrefs,
     _fuzz_fingerprint,
     _fuzz_collapse,
+    _fuzz_page,
 )
 
 

@@ -2,13 +2,16 @@
 
 The tree and the charset order (BOM, HTTP, <meta>, content) are the WHATWG's, by turbohtml. Links leave resolved
 against <base>, canonical and distinct. Content of <template> counts as content; scripts are not run.
+
+A page in UTF-8 whose tags close what they open has only one tree; the C module reads such pages in one pass without
+building it, with the same result.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import turbohtml
 from turbohtml import Document, Element, Namespace, PlainText
@@ -24,9 +27,11 @@ from amble.formats.head import HeaderLink
 from amble.formats.links import NOTE_TRUNCATED, RawLinks, rel_bits
 
 try:
-    from amble._native import collapse
+    from amble._native import collapse, read_plain
 except ImportError:
     from amble.formats.space import collapse
+
+    read_plain = None  # type: ignore[assignment]
 
 NOTE_UNDECODABLE = "charset_undecodable"
 NOTE_ANCHORS = "anchors_truncated"
@@ -47,7 +52,28 @@ _REFRESH = re.compile(
 # A member of an enumeration is looked up by a function call: once, not for each link.
 _ANCHOR = int(Edge.ANCHOR)
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
-_WALKED = ("a", "area", "link", "meta", "base", "title", "frame", "iframe", "body")
+# What is looked at, and which attributes of it.
+_WALKED: Final = {
+    "a": ("href", "rel", None),
+    "area": ("href", "rel", None),
+    "link": ("href", "rel", "type"),
+    "meta": ("name", "http-equiv", "content"),
+    "base": ("href", None, None),
+    "title": (None, None, None),
+    "frame": ("src", None, None),
+    "iframe": ("src", None, None),
+    "img": ("src", None, None),
+    "body": (None, None, None),
+}
+_UTF8_LABELS = frozenset({"utf-8", "utf8"})
+# Where no header names the encoding: a document that names UTF-8 in the first tag that could name any.
+_SAYS_UTF8 = re.compile(
+    rb"""\s*(?:<!doctype[^>]*>\s*)?(?:<html[^>]*>\s*)?(?:<head>\s*)?<meta\s+(?:charset=["']?utf-8["']?"""
+    rb"""|http-equiv="content-type"\s+content="text/html;\s*charset=utf-8")\s*/?>""",
+    re.IGNORECASE,
+)
+# How far the Standard looks for such a tag.
+_PRESCANNED_BYTES = 1024
 _PLAIN = PlainText(layout="strict", bullet="")
 
 
@@ -62,9 +88,20 @@ class Page(NamedTuple):
     canonical: str
     links: list[Link]
     dropped: dict[str, int]
-    text: str
-    main: str
+    text: bytes
+    main: bytes
     notes: list[str]
+
+
+class _Found(NamedTuple):
+    """What a document holds besides its links: encoding, language of its root, texts in UTF-8 and their characters."""
+
+    encoding: str
+    language: str | None
+    text: bytes
+    text_chars: int
+    main: bytes
+    main_chars: int
 
 
 class HtmlReader:
@@ -82,41 +119,59 @@ class HtmlReader:
         self._limits = limits
         self._canonicalizer = canonicalizer
         self._robots_names = frozenset({"robots", *agent_tokens})
+        self._follow_images = follow_images
         self._walked = _walked(follow_images=follow_images)
 
     def read(
         self, body: bytes, url: str, charset: str | None, header_links: list[HeaderLink], language: str
     ) -> Page:
         """All facts of one document at `url`. `charset`: the label of the HTTP header. `language`: of the header."""
-        document = _parsed(body, charset)
-        encoding = document.encoding or "UTF-8"
         walk = _Walk(self._limits, self._robots_names)
-        walk.run(document, self._walked)
+        found = self._find(walk, body, charset)
         walk.take_header_links(header_links)
         base = self._base(url, walk.base_href)
         links, dropped = walk.links.resolve(
-            self._canonicalizer, base, None if encoding == "UTF-8" else encoding
+            self._canonicalizer, base, None if found.encoding == "UTF-8" else found.encoding
         )
         canonical = self._canonicalizer.canon(walk.canonical, base) if walk.canonical else ""
-        text = document.to_text(_PLAIN)
-        main = document.main_text()
-        if len(main) < MAIN_SHARE_MIN * len(text):
-            main = text
+        main = found.main
+        if found.main_chars < MAIN_SHARE_MIN * found.text_chars:
+            main = found.text
             walk.notes.append(MAIN_IS_TEXT)
-        if encoding == REPLACEMENT:
+        if found.encoding == REPLACEMENT:
             walk.notes.append(NOTE_UNDECODABLE)
         return Page(
-            charset=encoding,
+            charset=found.encoding,
             base=base.text if walk.base_href else "",
             title=walk.title,
-            language=_language(document, walk.language, language),
+            language=_language(found.language, walk.language, language),
             directives=walk.directives,
             canonical="" if isinstance(canonical, Reason) else canonical,
             links=links,
             dropped=dropped,
-            text=text,
+            text=found.text,
             main=main,
             notes=walk.finished_notes(),
+        )
+
+    def _find(self, walk: _Walk, body: bytes, charset: str | None) -> _Found:
+        """Show the document to `walk` and return what else is in it."""
+        if read_plain is not None and _is_utf8(body, charset):
+            plain = read_plain(body, self._follow_images)
+            if plain is not None:
+                rows, language, text, text_chars, main, main_chars = plain
+                walk.take(rows)
+                return _Found("UTF-8", language, text, text_chars, main, main_chars)
+        document = _parsed(body, charset)
+        walk.run(document, self._walked)
+        visible, main_text = document.to_text(_PLAIN), document.main_text()
+        return _Found(
+            encoding=document.encoding or "UTF-8",
+            language=document.root.attr("lang") if isinstance(document.root, Element) else None,
+            text=visible.encode("utf-8", "replace"),
+            text_chars=len(visible),
+            main=main_text.encode("utf-8", "replace"),
+            main_chars=len(main_text),
         )
 
     def _base(self, url: str, href: str | None) -> Base:
@@ -132,7 +187,14 @@ class HtmlReader:
 
 
 def _walked(*, follow_images: bool) -> tuple[str, ...]:
-    return (*_WALKED, "img") if follow_images else _WALKED
+    return tuple(tag for tag in _WALKED if follow_images or tag != "img")
+
+
+def _is_utf8(body: bytes, charset: str | None) -> bool:
+    """Whether `body` says that it is in UTF-8, by its header or in the way that most documents do."""
+    if charset:
+        return charset.strip().lower() in _UTF8_LABELS
+    return _SAYS_UTF8.match(body, 0, _PRESCANNED_BYTES) is not None
 
 
 def _parsed(body: bytes, charset: str | None) -> Document:
@@ -144,9 +206,7 @@ def _parsed(body: bytes, charset: str | None) -> Document:
     return turbohtml.parse(body, detect_encoding=True, positions=False)
 
 
-def _language(document: Document, meta: str, header: str) -> str:
-    root = document.root
-    declared = root.attr("lang") if isinstance(root, Element) else None
+def _language(declared: str | None, meta: str, header: str) -> str:
     for candidate in (declared, meta, header):
         if candidate and _LANGUAGE.match(candidate.strip()):
             return candidate.strip()
@@ -176,9 +236,7 @@ class _Walk:
         self._robots_names = robots_names
         self._anchor_chars_left = ANCHOR_CHARS_TOTAL_MAX
 
-    def run(self, document: Document, walked: tuple[str, ...]) -> None:
-        """Visit every element whose tag is in `walked`."""
-        visits: dict[str, Callable[[Element], None]] = {
+        self._visits: dict[str, Callable[[str | None, str | None, str | None, str | Element], None]] = {
             "a": self._anchor,
             "area": self._anchor,
             "link": self._link,
@@ -190,8 +248,25 @@ class _Walk:
             "img": self._image,
             "body": self._body,
         }
+
+    def run(self, document: Document, walked: tuple[str, ...]) -> None:
+        """Visit every element whose tag is in `walked`."""
+        visits = self._visits
         for element in document.iter_elements(walked):
-            visits[element.tag](element)
+            tag, attr = element.tag, element.attr
+            one, two, three = _WALKED[tag]
+            visits[tag](
+                attr(one) if one else None,
+                attr(two) if two else None,
+                attr(three) if three else None,
+                element,
+            )
+
+    def take(self, rows: list[tuple[str, str | None, str | None, str | None, str]]) -> None:
+        """Visit what stands for such elements: (tag, the attributes of it that _WALKED names, text)."""
+        visits = self._visits
+        for tag, one, two, three, text in rows:
+            visits[tag](one, two, three, text)
 
     def take_header_links(self, header_links: list[HeaderLink]) -> None:
         """Add what the HTTP Link headers say; the document's own canonical goes first."""
@@ -206,11 +281,9 @@ class _Walk:
             self.notes.append(NOTE_ANCHORS)
         return self.notes
 
-    def _anchor(self, element: Element) -> None:
-        href = element.attr("href")
+    def _anchor(self, href: str | None, rel: str | None, _none: str | None, inside: str | Element) -> None:
         if href is None:
             return
-        rel = element.attr("rel")
         bits = rel_bits(rel) if rel else 0
         known = self.links.found.get(href)
         if known is not None and known.anchor:
@@ -219,18 +292,16 @@ class _Walk:
             return
         anchor = ""
         if self._anchor_chars_left > 0:
-            whole = element.text
+            whole = inside if isinstance(inside, str) else inside.text
             self._anchor_chars_left -= len(whole)
             bound = self._anchor_chars_max
             # Twice the bound leaves room for the white space that collapses.
             anchor = collapse(whole[: 2 * bound], bound)
         self.links.add(href, _ANCHOR, bits, anchor)
 
-    def _link(self, element: Element) -> None:
-        href = element.attr("href")
-        rel = element.attr("rel")
+    def _link(self, href: str | None, rel: str | None, kind: str | None, _inside: str | Element) -> None:
         if href and rel:
-            kind = (element.attr("type") or "").strip().lower()
+            kind = (kind or "").strip().lower()
             self._relation(href, tuple(rel.lower().split()), kind, from_head=self._in_head)
 
     def _relation(self, href: str, relations: tuple[str, ...], kind: str, *, from_head: bool) -> None:
@@ -244,14 +315,13 @@ class _Walk:
         elif "next" in relations or "prev" in relations:
             self.links.add(href, Edge.NEXT)
 
-    def _meta(self, element: Element) -> None:
-        name = element.attr("name")
+    def _meta(
+        self, name: str | None, pragma: str | None, content: str | None, _inside: str | Element
+    ) -> None:
         if name is not None:
             if name.strip().lower() in self._robots_names:
-                self.directives |= meta_bits(element.attr("content") or "")
+                self.directives |= meta_bits(content or "")
             return
-        pragma = element.attr("http-equiv")
-        content = element.attr("content") if pragma else None
         if not pragma or not content:
             return
         pragma = pragma.strip().lower()
@@ -262,26 +332,29 @@ class _Walk:
         elif pragma == "content-language" and "," not in content:
             self.language = self.language or content.strip()
 
-    def _base(self, element: Element) -> None:
+    def _base(self, href: str | None, _two: str | None, _three: str | None, _inside: str | Element) -> None:
         if self.base_href is None:
-            self.base_href = element.attr("href")
+            self.base_href = href
 
-    def _title(self, element: Element) -> None:
+    def _title(self, _one: str | None, _two: str | None, _three: str | None, inside: str | Element) -> None:
         # <svg><title> is a tooltip.
-        if not self._titled and element.namespace is Namespace.HTML:
+        if not self._titled and (isinstance(inside, str) or inside.namespace is Namespace.HTML):
             self._titled = True
             bound = self._title_chars_max
-            self.title = collapse(element.text[: 4 * bound], bound)
+            whole = inside if isinstance(inside, str) else inside.text
+            self.title = collapse(whole[: 4 * bound], bound)
 
-    def _frame(self, element: Element) -> None:
-        source = element.attr("src")
+    def _frame(
+        self, source: str | None, _two: str | None, _three: str | None, _inside: str | Element
+    ) -> None:
         if source:
             self.links.add(source, Edge.FRAME)
 
-    def _image(self, element: Element) -> None:
-        source = element.attr("src")
+    def _image(
+        self, source: str | None, _two: str | None, _three: str | None, _inside: str | Element
+    ) -> None:
         if source:
             self.links.add(source, Edge.IMAGE)
 
-    def _body(self, _element: Element) -> None:
+    def _body(self, _one: str | None, _two: str | None, _three: str | None, _inside: str | Element) -> None:
         self._in_head = False

@@ -249,7 +249,7 @@ class Registry:
 
     def _read_text(self, facts: _Facts) -> Reading:
         page = text.read(facts.body, facts.media.charset)
-        text_utf8 = self._bounded(page.text, facts.notes)
+        text_utf8 = self._bounded(page.text.encode("utf-8", "replace"), facts.notes)
         reading = self._read_facts_only(facts)
         manifest = msgspec.structs.replace(
             reading.manifest,
@@ -285,9 +285,8 @@ class Registry:
         values = head.every("x-robots-tag")
         return header_bits(values, self._tokens) if values else 0
 
-    def _bounded(self, unicode_text: str, notes: list[str]) -> bytes:
-        """UTF-8 of a text, cut at a character where it is longer than the limit."""
-        utf8 = unicode_text.encode("utf-8", "replace")
+    def _bounded(self, utf8: bytes, notes: list[str]) -> bytes:
+        """A text in UTF-8, cut at a character where it is longer than the limit."""
         if len(utf8) <= self._limits.text_bytes_max:
             return utf8
         if NOTE_TEXT_TRUNCATED not in notes:
