@@ -6,18 +6,19 @@ bounded number of them, ends as `parse_failed`; nobody else waits for it.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from amble.domain.decision import Reason
 from amble.domain.errors import SandboxUnavailable
-from amble.domain.frontier import ParseStrike
+from amble.domain.frontier import Applied, ParseStrike, RecordParsed
 from amble.domain.policy import ParseLimits
 from amble.formats import manifest_json, warc
 from amble.ports import (
     Archive,
     Clock,
     Entropy,
-    Frontier,
     NewRecord,
     Parsed,
     ParseFailure,
@@ -29,12 +30,24 @@ from amble.stages.health import Health, append_when_well
 from amble.stages.work import Extracted, Source
 
 
+class ParseRows(Protocol):
+    """The frontier as parsing sees it."""
+
+    async def record_parsed(self, item: RecordParsed) -> Applied:
+        """See ports.Frontier."""
+        ...
+
+    async def parse_strike(self, item: ParseStrike) -> Applied:
+        """See ports.Frontier."""
+        ...
+
+
 class Extraction(Struct, frozen=True, kw_only=True):
     """Body to manifest."""
 
     pool: ParserPool
     archive: Archive
-    frontier: Frontier
+    frontier: ParseRows
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
