@@ -13,17 +13,15 @@ from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
 from amble.domain.policy import Budget
 from amble.faces.display import (
     JsonDisplay,
-    LiveDisplay,
-    Panel,
     PlainDisplay,
     Start,
     Summary,
     limit_words,
     plain_line,
-    spark,
     waits_words,
 )
 from amble.faces.exits import ExitCode
+from amble.faces.picture import LiveDisplay, Panel, spark
 
 START = Start(
     folder=Path("crawl-example.org"), resumes=False, seeds=2, new_seeds=2, budget=Budget(seconds_max=60)
@@ -91,7 +89,7 @@ def test_the_panel_tells_what_an_operator_asks() -> None:
 
 def test_the_panel_answers_a_stop_at_once() -> None:
     console, out = screen(80)
-    display = LiveDisplay(console, Summary(console))
+    display = LiveDisplay(console, Summary(out, console))
     display.start(START)
     display.show(BUSY)
     display.stopping()
@@ -102,7 +100,7 @@ def test_the_panel_answers_a_stop_at_once() -> None:
 
 def test_a_stop_while_the_folder_opens_is_answered_too() -> None:
     console, out = screen(80)
-    display = LiveDisplay(console, Summary(console))
+    display = LiveDisplay(console, Summary(out, console))
     display.opening(Path("crawl-example.org"))
     assert "opening crawl-example.org" in out.getvalue()
     display.stopping()
@@ -139,7 +137,7 @@ def test_the_pace_shows_the_highest_rate_as_a_full_bar() -> None:
 
 def plain(*, quiet: bool = False) -> tuple[PlainDisplay, io.StringIO, io.StringIO]:
     err, out = io.StringIO(), io.StringIO()
-    return PlainDisplay(err, Summary(Console(file=out, width=1_000)), quiet=quiet), err, out
+    return PlainDisplay(err, Summary(out), quiet=quiet), err, out
 
 
 def test_a_pipe_gets_one_line_every_five_seconds() -> None:
@@ -208,7 +206,7 @@ def test_programs_get_one_json_object_a_line() -> None:
 
 def summary(result: CrawlResult, code: ExitCode = ExitCode.OK, *, verbose: bool = False) -> str:
     out = io.StringIO()
-    printer = Summary(Console(file=out, width=200), verbose=verbose)
+    printer = Summary(out, verbose=verbose)
     printer.start = Start(
         folder=Path("my crawl"), resumes=False, seeds=1, new_seeds=1, budget=Budget(pages_max=50)
     )
@@ -276,3 +274,13 @@ def test_the_summary_of_a_pipe_has_no_blanks_at_the_ends_of_its_lines() -> None:
     said = summary(CrawlResult(reason=EndReason.FINISHED, pages=5, pages_run=5, documents=5, elapsed_s=1))
     assert said.splitlines()
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
+
+
+def test_a_summary_on_a_terminal_says_the_same_as_one_in_a_pipe() -> None:
+    console, out = screen(200)
+    result = CrawlResult(reason=EndReason.FINISHED, pages=3, documents=2, elapsed_s=1)
+    Summary(out, console).print(result, ExitCode.OK)
+    drawn = [line.rstrip() for line in out.getvalue().splitlines()]
+    plainly = io.StringIO()
+    Summary(plainly).print(result, ExitCode.OK)
+    assert drawn == plainly.getvalue().splitlines()

@@ -91,6 +91,11 @@ def test_the_agent_loads_no_reader_of_pages() -> None:
     assert not loaded & {"turbohtml", "numpy", "brotli", "zstandard"}
 
 
+def test_a_crawl_in_a_pipe_loads_nothing_that_draws() -> None:
+    loaded = loaded_by("import amble.faces.cli, amble.faces.run, amble.faces.display, amble.app.build")
+    assert "rich.console" not in loaded
+
+
 # A comment that promises work is work that is not done.
 _PROMISES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
