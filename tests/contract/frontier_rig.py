@@ -332,6 +332,12 @@ class Rig:
             tally.ADMITTED: one("SELECT count(*) FROM url"),
             tally.PUBLICATIONS: one("SELECT count(*) FROM publication"),
             tally.LINKS: one("SELECT coalesce(sum(cursor), 0) FROM manifest"),
+            **self.counted_crossing(),
+        }
+
+    def counted_crossing(self) -> dict[str, int]:
+        one = lambda sql: self.rows(sql)[0][0]  # noqa: E731
+        return {
             tally.OUTBOX: one("SELECT coalesce(sum(amount), 0) FROM outbox"),
             tally.INBOX: one("SELECT coalesce(sum(amount - taken), 0) FROM inbox"),
         }

@@ -1,4 +1,4 @@
-"""The frontier contract, run by every way to reach the SQLite store."""
+"""The frontier contract, run by every way to reach the SQLite store and by the PostgreSQL store."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ from tests.contract.frontier_contract import (
     TakeoverContract,
 )
 from tests.contract.frontier_rig import MakeRig, Rig, memory_folder
+from tests.contract.postgres_rig import PostgresRig, make_frontier
+from tests.support.postgres import FreshDatabase
 
 folder = memory_folder
 
 
-@pytest.fixture(params=["inline-apsw", "inline-stdlib", "wire-apsw"])
+@pytest.fixture(params=["inline-apsw", "inline-stdlib", "wire-apsw", "postgres"])
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest_asyncio.fixture
-async def make_rig(way: str, folder: Path) -> AsyncIterator[MakeRig]:
+async def make_rig(way: str, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
+    fresh: FreshDatabase | None = None
+    if way == "postgres":
+        fresh = request.getfixturevalue("fresh_database")
 
     async def make(**options: object) -> Rig:
-        rig = Rig(folder, way, **options)
+        rig = Rig(folder, way, **options) if fresh is None else PostgresRig(fresh(make_frontier), **options)
         await rig.open()
         rigs.append(rig)
         return rig
