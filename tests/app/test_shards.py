@@ -97,7 +97,7 @@ async def many() -> AsyncIterator[Many]:
     """Three partitions."""
     time = Time()
     fenced: list[int] = []
-    shards = Shards(time, on_fenced=fenced.append)
+    shards = Shards(time, on_fenced=fenced.append, shared=False)
     stores: list[Spied] = []
     with TemporaryDirectory(prefix="amble-test-") as folder:
         for partition in range(3):
@@ -178,6 +178,31 @@ async def test_what_comes_for_a_partition_that_is_gone_is_stale(many: Many) -> N
     moved = CursorAdvance(ManifestKey(1, 1, 1, 1), 0, 1)
     assert (await many.shards.admit(AdmitBatch([], moved))).applied == Applied.STALE
     assert many.shards.held == {0: 1, 2: 1}
+
+
+async def test_a_retired_partition_is_held_no_longer_but_its_store_judges_what_still_comes(
+    many: Many,
+) -> None:
+    await many.put(1, 2)
+    (lease,) = (await many.lease(1)).leases
+    many.shards.retire(1)
+    assert many.shards.held == {0: 1, 2: 1}
+    assert (await many.lease(9)).queued == 0
+    assert await many.shards.put_back(PutBack(lease.key, "stopping", "", 0)) == Applied.APPLIED
+    assert await many.shards.put_back(PutBack(lease.key, "stopping", "", 0)) == Applied.STALE
+
+
+async def test_nothing_is_leased_where_nothing_may_start(many: Many) -> None:
+    for partition in range(3):
+        await many.put(partition, 1)
+    many.shards.may_start = lambda partition: partition != 1
+    assert partitions((await many.lease(9)).leases) == [0, 2]
+    many.asked()
+    reply = await many.lease(9)
+    assert many.asked() == [0, 0, 0]
+    assert reply.next_wake_ms is None or reply.next_wake_ms > reply.now_ms, (
+        "no hurry about what may not start"
+    )
 
 
 async def test_a_fenced_partition_is_lost_alone(many: Many) -> None:

@@ -54,12 +54,12 @@ async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
     folder = Folder(root=root)
     folder.make()
     async with contextlib.AsyncExitStack() as stack:
-        opened = await _open(_within_open_files(config), folder, stack)
+        opened = await _open(within_open_files(config), folder, stack)
         # From here on the crawl closes what was opened.
         return Crawl(opened(stack.pop_all()))
 
 
-def _within_open_files(config: CrawlConfig) -> CrawlConfig:
+def within_open_files(config: CrawlConfig) -> CrawlConfig:
     """What was asked for, as far as this process may have files open: beyond that, pages would fail for nothing."""
     fetch = config.policy.fetch
     connections, concurrency = room_for(fetch.connections_max, config.concurrency)
@@ -78,7 +78,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     log = EventLog(str(folder.log))
     stack.callback(log.close)
     health = Health(clock, log)
-    frontier = await StoreProcess.start(folder.frontier, _store_settings(config), lock_fd=lock.fd)
+    frontier = await StoreProcess.start(folder.frontier, store_settings(config), lock_fd=lock.fd)
     frontier.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
     stack.push_async_callback(frontier.close)
     archive = DirectoryArchive(
@@ -86,7 +86,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         clock,
         entropy,
         limits=ArchiveLimits(segment_bytes_max=config.segment_bytes),
-        info=_warcinfo(config),
+        info=warcinfo(config),
     )
     stack.push_async_callback(archive.close)
     reports = SqliteReports(folder.frontier)
@@ -98,7 +98,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     )
     stack.push_async_callback(pool.close)
     resolver = DnsResolver(
-        [config.resolver] if config.resolver else [], clock, hosts_allowed=_hosts_allowed(config)
+        [config.resolver] if config.resolver else [], clock, hosts_allowed=hosts_allowed(config)
     )
     stack.push_async_callback(resolver.close)
     transport = Http1Transport(
@@ -187,7 +187,7 @@ async def _take_over(frontier: StoreProcess) -> Takeover:
     return taking.result()
 
 
-def _store_settings(config: CrawlConfig) -> StoreSettings:
+def store_settings(config: CrawlConfig) -> StoreSettings:
     origin, urls = config.policy.origin, config.policy.urls
     return StoreSettings(
         default_active_max=origin.active_max,
@@ -199,12 +199,12 @@ def _store_settings(config: CrawlConfig) -> StoreSettings:
     )
 
 
-def _hosts_allowed(config: CrawlConfig) -> list[str]:
+def hosts_allowed(config: CrawlConfig) -> list[str]:
     """Names that the hosts file may answer for: those the operator wrote down, and only on a private crawl."""
     return [host_of(seed) for seed in config.seeds] if config.allow_nets else []
 
 
-def _warcinfo(config: CrawlConfig) -> dict[str, str]:
+def warcinfo(config: CrawlConfig) -> dict[str, str]:
     fields = {
         "software": f"amble/{__version__}",
         "format": "WARC File Format 1.1",

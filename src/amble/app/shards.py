@@ -89,14 +89,16 @@ class Shard:
 class Shards:
     """See the head of this file. Use it from one event loop.
 
-    `on_fenced` hears of a partition whose epoch is not current any more. `shared_digests`: one handle knows the bodies of
-    all of them. The handles belong to whoever added them, except that `close` closes those that are held then.
+    `on_fenced` hears of a partition whose epoch is not current any more. Where `may_start` says no, nothing is leased.
+    `shared`: one store has them all, so that one handle knows the bodies of all, and a page budget counts over all. The handles belong to whoever added them, except that `close` closes those that are held then.
     """
 
     clock: Clock
     on_fenced: Callable[[int], None] = lambda _: None
-    shared_digests: bool = True
+    may_start: Callable[[int], bool] = lambda _: True
+    shared: bool = True
     _held: dict[int, Shard] = field(default_factory=dict)
+    _retired: dict[int, Frontier] = field(default_factory=dict)
     _turn: int = 0
     _swept: int = 0
     _now_ms: int = 0
@@ -105,6 +107,7 @@ class Shards:
 
     def add(self, partition: int, frontier: Frontier, epoch: int) -> None:
         """`partition` is held under `epoch`, and leased from now on."""
+        self._retired.pop(partition, None)
         self._held[partition] = Shard(partition, frontier, epoch)
 
     def rest(self, partition: int) -> None:
@@ -117,10 +120,18 @@ class Shards:
         if (shard := self._held.get(partition)) is not None:
             shard.resting, shard.changed = False, True
 
+    def retire(self, partition: int) -> None:
+        """Hold `partition` no longer, but pass on what still comes for it: its store knows what is stale."""
+        shard = self._held.pop(partition, None)
+        if shard is not None:
+            self._retired[partition] = shard.frontier
+
     def drop(self, partition: int) -> Frontier | None:
         """Forget `partition` and return its handle. What still comes for it is answered as stale."""
-        shard = self._held.pop(partition, None)
-        return None if shard is None else shard.frontier
+        frontier = self.handle(partition)
+        self._held.pop(partition, None)
+        self._retired.pop(partition, None)
+        return frontier
 
     def touch(self, partition: int) -> None:
         """Something happened in `partition` that may have made an origin due."""
@@ -132,10 +143,19 @@ class Shards:
         """Partition -> epoch of everything that is held, resting or not."""
         return {shard.partition: shard.epoch for shard in self._held.values()}
 
+    @property
+    def expecting(self) -> dict[int, int]:
+        """The same of those where candidates are on their way to or from another partition, as far as is known."""
+        return {
+            shard.partition: shard.epoch
+            for shard in self._held.values()
+            if shard.last is None or shard.last.forwarded
+        }
+
     def handle(self, partition: int) -> Frontier | None:
-        """The handle of a partition that is held."""
+        """The handle of a partition that is or was held."""
         shard = self._held.get(partition)
-        return None if shard is None else shard.frontier
+        return self._retired.get(partition) if shard is None else shard.frontier
 
     # -- leases -----------------------------------------------------------------------------------------------
 
@@ -147,7 +167,7 @@ class Shards:
         for _ in range(2):
             room = ask.count - len(leases)
             now_s = self.clock.monotonic_s()
-            due = [shard for shard in rotated if shard.is_due(now_s)][:room]
+            due = [shard for shard in rotated if self._is_due(shard, now_s)][:room]
             if not due:
                 break
             answers = await self._ask(ask, due, room)
@@ -167,24 +187,28 @@ class Shards:
         self._turn = (self._turn + 1) % len(shards)
         return shards[self._turn :] + shards[: self._turn]
 
+    def _is_due(self, shard: Shard, now_s: float) -> bool:
+        return shard.is_due(now_s) and self.may_start(shard.partition)
+
     async def _ask(
         self, ask: LeaseAsk, due: Sequence[Shard], room: int
     ) -> Sequence[LeaseReply | StoreUnavailable]:
         share, more = divmod(room, len(due))
         asks = [(shard, share + (place < more)) for place, shard in enumerate(due)]
-        if ask.pages_max is not None:
+        if ask.pages_max is not None and not self.shared:
             # One after the other, because each has what the others leave of the budget.
             return [await self._answer(ask, shard, count) for shard, count in asks]
         return await asyncio.gather(*(self._answer(ask, shard, count) for shard, count in asks))
 
     async def _answer(self, ask: LeaseAsk, shard: Shard, count: int) -> LeaseReply | StoreUnavailable:
-        pages_max = ask.pages_max
-        if pages_max is not None:
+        pages_max, divided = ask.pages_max, False
+        if pages_max is not None and not self.shared:
+            divided = True
             # One that has not yet told what it has spent is first asked for nothing.
             known = all(other.last is not None for other in self._held.values())
             others = sum(other.spent for other in self._held.values() if other is not shard)
             pages_max = max(0, pages_max - others) if known else 0
-        shard.changed = ask.pages_max is not None and shard.last is None
+        shard.changed = divided and shard.last is None
         try:
             reply = await shard.frontier.lease(
                 replace(ask, partition=shard.partition, epoch=shard.epoch, count=count, pages_max=pages_max)
@@ -202,9 +226,9 @@ class Shards:
     def _merged(self, leases: list[Lease]) -> LeaseReply:
         now_s = self.clock.monotonic_s()
         told = [shard.last for shard in self._held.values() if shard.last is not None]
-        active = [shard for shard in self._held.values() if not shard.resting]
+        active = [s for s in self._held.values() if not s.resting and self.may_start(s.partition)]
         wake_s = min((shard.wake_s for shard in active), default=math.inf)
-        if any(shard.is_due(now_s) for shard in active):
+        if any(self._is_due(shard, now_s) for shard in active):
             wake_s = now_s
         return LeaseReply(
             leases=leases,
@@ -356,7 +380,7 @@ class Shards:
     async def find_body(self, digest: bytes) -> BodyRef | None:
         """See ports.Frontier."""
         handles: Iterable[Frontier] = [shard.frontier for shard in self._held.values()]
-        for frontier in list(handles)[:1] if self.shared_digests else handles:
+        for frontier in list(handles)[:1] if self.shared else handles:
             ref = await frontier.find_body(digest)
             if ref is not None:
                 return ref

@@ -144,7 +144,13 @@ class UrlGate:
         self._scope = scope
         self._canonicalizer = canonicalizer
         self._links = links or LinkSettings()
+        self._recent_max = recent_max
         self._recent = RecentUrls(recent_max)
+
+    def rescope(self, scope: Scope) -> None:
+        """Judge by `scope` from now on. What was refused before is judged anew when it is met again."""
+        self._scope = scope
+        self._recent = RecentUrls(self._recent_max)
 
     # -- pure ---------------------------------------------------------------------------------------------------
 
