@@ -10,13 +10,14 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from amble.domain.attempt import UrlKind
 from amble.domain.decision import Reason
 from amble.domain.errors import AmbleError, OperationRefused, StoreUnavailable
 from amble.domain.frontier import AdoptAsk, Applied, ParseStrike, RecordParsed, Resumable
 from amble.domain.lifecycle import UrlState
-from amble.ports import Clock, Frontier, Telemetry
+from amble.ports import Clock, Telemetry
 from amble.stages.health import Health
 from amble.stages.journey import Handover
 
@@ -31,9 +32,26 @@ IDLE_S_MAX = 2.0
 DONE_AFTER_S = 5.0
 # How long pages under way may take after the operator said stop.
 STOP_GRACE_S = 8.0
+ADOPT_GRACE_S = 1.0
 # A page is in hand for seconds; whoever holds one for so long has gone away.
 HOLD_S = 120.0
 STORE_RETRY_S = 0.5
+
+
+class Rows(Protocol):
+    """The frontier as a parse worker sees it."""
+
+    async def adopt(self, ask: AdoptAsk) -> list[Resumable]:
+        """See ports.Frontier."""
+        ...
+
+    async def record_parsed(self, item: RecordParsed) -> Applied:
+        """See ports.Frontier."""
+        ...
+
+    async def parse_strike(self, item: ParseStrike) -> Applied:
+        """See ports.Frontier."""
+        ...
 
 
 @dataclass(slots=True)
@@ -53,7 +71,7 @@ class ParseLines:
     `worker`: a number that no other worker has. `hold_s`: how long a page may be in hand before others may take it.
     """
 
-    frontier: Frontier
+    frontier: Rows
     handover: Handover
     health: Health
     clock: Clock
@@ -123,11 +141,19 @@ class ParseLines:
             hold_ms=int(self.hold_s * 1000),
             kinds=sorted(map(int, PARSED_ELSEWHERE)),
         )
+        adopting = asyncio.ensure_future(self.frontier.adopt(ask))
+        stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            found = await self.frontier.adopt(ask)
+            await asyncio.wait({adopting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            # A store that is away answers when it is back; a stop does not wait for that.
+            await asyncio.wait({adopting}, timeout=ADOPT_GRACE_S if stopping.done() else None)
+            found = adopting.result() if adopting.done() else []
         except StoreUnavailable as trouble:
             self.telemetry.event("parse.unanswered", detail=str(trouble))
             return []
+        finally:
+            stopping.cancel()
+            adopting.cancel()
         self.count.adopted += len(found)
         return found
 
@@ -181,7 +207,7 @@ class Patient:
     The token makes repeats harmless. `wait_s_max`: by then the hold has lapsed, and somebody else has the page.
     """
 
-    frontier: Frontier
+    frontier: Rows
     health: Health
     clock: Clock
     wait_s_max: float = HOLD_S

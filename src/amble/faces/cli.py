@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import amble
-from amble.faces import inspect, maintain, simulate
+from amble.faces import inspect, maintain, parse, simulate
 from amble.faces import plan as planning
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ app.command()(inspect.failed)
 app.command()(inspect.why)
 app.command()(inspect.check)
 app.command()(planning.plan)
+app.command()(parse.parse)
 app.command()(maintain.export)
 app.command()(maintain.verify)
 app.command()(maintain.doctor)
