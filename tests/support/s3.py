@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import os
 import re
 import signal
 import subprocess
@@ -188,7 +189,10 @@ class S3Server:
     def start_process(self) -> None:
         """Start the server itself. Blocks until it listens."""
         process = subprocess.Popen(
-            [sys.executable, __file__, str(self.root)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, __file__, str(self.root)],
+            stdin=subprocess.PIPE,  # its end tells the server that the tests are gone, however they went
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -203,6 +207,8 @@ class S3Server:
         if process is not None:
             process.send_signal(signal.SIGKILL)
             process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
     # -- the proxy -----------------------------------------------------------------------------------------------------
 
@@ -374,6 +380,11 @@ def main(root: str) -> None:
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
 
+    def end_with_the_tests() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    threading.Thread(target=end_with_the_tests, daemon=True).start()
     server = Server(("127.0.0.1", 0), Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
