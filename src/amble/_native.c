@@ -622,6 +622,7 @@ static PyMethodDef methods[] = {
 static int execute(PyObject *Py_UNUSED(module))
 {
     fill_tables();
+    fill_classes();
     fill_element_slots();
     fill_hints();
     return 0;

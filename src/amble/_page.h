@@ -19,6 +19,39 @@
 /* Indentation and padding may make a text longer than its page, but not much. */
 #define TEXT_GROWTH 4
 
+/* --- bytes ------------------------------------------------------------------------------------------------------- */
+
+enum {
+    BLANK = 1,         /* white space */
+    ENDS_NAME = 2,     /* ends the name of an attribute */
+    SPOILS_NAME = 4,   /* makes it one for the full parser */
+    ENDS_VALUE = 8,    /* ends a value without quotes */
+    SPOILS_VALUE = 16, /* makes it one for the full parser */
+};
+
+static uint8_t classes[256];
+static uint8_t lowered[256];
+
+static void class_bytes(const char *bytes, uint8_t class)
+{
+    for (; *bytes; bytes++)
+        classes[(uint8_t)*bytes] |= class;
+}
+
+static void fill_classes(void)
+{
+    memset(classes, 0, sizeof classes);
+    for (unsigned c = 0; c < 256; c++)
+        lowered[c] = (uint8_t)(is_upper(c) ? c | 0x20 : c);
+    class_bytes(" \t\n\f\r", BLANK | ENDS_NAME | ENDS_VALUE);
+    class_bytes("/=", ENDS_NAME);
+    class_bytes(">", ENDS_NAME | ENDS_VALUE);
+    class_bytes("\"'<", SPOILS_NAME);
+    class_bytes("\"'<=`", SPOILS_VALUE);
+}
+
+static int is_blank(uint8_t c) { return classes[c] & BLANK; }
+
 /* --- elements ------------------------------------------------------------------------------------------------ */
 
 enum {
@@ -185,7 +218,7 @@ static unsigned name_slot(const uint8_t *name, size_t length)
 static int same_name(const uint8_t *name, const char *known, size_t length)
 {
     for (size_t i = 0; i < length; i++)
-        if ((is_upper(name[i]) ? name[i] | 0x20 : name[i]) != (uint8_t)known[i])
+        if (lowered[name[i]] != (uint8_t)known[i])
             return 0;
     return 1;
 }
@@ -292,7 +325,6 @@ typedef struct {
     size_t depth;
     unsigned open_count[ELEMENT_COUNT];
     enum place place;
-    int is_ascii;
     int has_doctype;
 } Page;
 
@@ -341,8 +373,6 @@ static void pop_element(Page *page)
     page->open_count[node->element]--;
     node->end = (int32_t)page->count;
 }
-
-static int is_blank(uint8_t c) { return c == ' ' || c == '\n' || c == '\t' || c == '\f' || c == '\r'; }
 
 static int put_point(Page *page, uint32_t point)
 {
@@ -500,13 +530,17 @@ static const struct {
 
 /* For each byte of a class: where the words that begin with it begin and end. */
 static uint8_t hint_from[256], hint_to[256];
+/* For the five low bits of a first letter: those of the second letters that some word has behind it. */
+static uint32_t hint_pairs[32];
 
 static void fill_hints(void)
 {
     memset(hint_from, 0, sizeof hint_from);
     memset(hint_to, 0, sizeof hint_to);
+    memset(hint_pairs, 0, sizeof hint_pairs);
     for (size_t i = HINT_WORDS; i-- > 0;) {
         unsigned c = (uint8_t)hint_words[i].word[0];
+        hint_pairs[c & 31] |= UINT32_C(1) << (hint_words[i].word[1] & 31);
         for (unsigned each = c - 0x20;; each = c) {
             hint_from[each] = (uint8_t)i;
             if (!hint_to[each])
@@ -520,8 +554,10 @@ static void fill_hints(void)
 static unsigned hints_of(Span value)
 {
     unsigned hints = 0;
-    for (size_t at = 0; at < value.length; at++) {
+    for (size_t at = 0; at + 1 < value.length; at++) {
         unsigned c = value.text[at];
+        if (!(hint_pairs[c & 31] >> (value.text[at + 1] & 31) & 1))
+            continue;
         for (size_t i = hint_from[c]; i < hint_to[c]; i++)
             if (hint_words[i].length <= value.length - at
                 && same_name(value.text + at, hint_words[i].word, hint_words[i].length))
@@ -573,8 +609,8 @@ static int read_value(Page *page, Span *value)
         page->at = close + 1;
         return 1;
     }
-    for (; page->at < page->end && *page->at != '>' && !is_blank(*page->at); page->at++)
-        if (*page->at == '"' || *page->at == '\'' || *page->at == '<' || *page->at == '=' || *page->at == '`')
+    for (; page->at < page->end && !(classes[*page->at] & ENDS_VALUE); page->at++)
+        if (classes[*page->at] & SPOILS_VALUE)
             return 0;
     *value = (Span){start, (uint32_t)(page->at - start)};
     return 1;
@@ -594,9 +630,8 @@ static int read_attributes(Page *page, size_t element)
             return 1;
         }
         const uint8_t *name = page->at;
-        for (; page->at < page->end && !is_blank(*page->at) && *page->at != '/' && *page->at != '>' && *page->at != '=';
-             page->at++)
-            if (*page->at == '"' || *page->at == '\'' || *page->at == '<')
+        for (; page->at < page->end && !(classes[*page->at] & ENDS_NAME); page->at++)
+            if (classes[*page->at] & SPOILS_NAME)
                 return 0;
         size_t length = (size_t)(page->at - name);
         if (length == 0)
@@ -612,7 +647,8 @@ static int read_attributes(Page *page, size_t element)
         if (element == NOBODY)
             continue;
         for (unsigned i = 0; i < ATTRIBUTE_COUNT; i++)
-            if (attribute_names[i].length == length && same_name(name, attribute_names[i].name, length)) {
+            if (attribute_names[i].length == length && lowered[*name] == (uint8_t)*attribute_names[i].name
+                && same_name(name, attribute_names[i].name, length)) {
                 if (!keep_attribute(page, element, (enum attribute)i, value, &seen))
                     return 0;
                 break;
@@ -858,8 +894,7 @@ static int close_in_body(Page *page, enum element element, Span name)
         if (opened.length != name.length)
             return 0;
         for (size_t i = 0; i < name.length; i++)
-            if ((is_upper(name.text[i]) ? name.text[i] | 0x20 : name.text[i])
-                != (is_upper(opened.text[i]) ? opened.text[i] | 0x20 : opened.text[i]))
+            if (lowered[name.text[i]] != lowered[opened.text[i]])
                 return 0;
     }
     pop_element(page);
@@ -1311,6 +1346,7 @@ static void begin_block(Layout *layout, int loose)
     layout->space_pending = 0;
 }
 
+/* Words with single spaces between them go out in one piece. */
 static void lay_out_text(Layout *layout, Span text)
 {
     const uint8_t *at = text.text, *end = at + text.length;
@@ -1320,13 +1356,13 @@ static void lay_out_text(Layout *layout, Span text)
             at++;
             continue;
         }
-        const uint8_t *word = at;
-        while (at < end && !is_blank(*at))
+        const uint8_t *words = at;
+        while (at < end && (!is_blank(*at) || (*at == ' ' && at + 1 < end && !is_blank(at[1]))))
             at++;
         if (layout->space_pending && layout->line_has_content)
             append_byte(&layout->out, ' ');
         layout->space_pending = 0;
-        append(&layout->out, word, (size_t)(at - word));
+        append(&layout->out, words, (size_t)(at - words));
         layout->line_has_content = 1;
     }
 }
