@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from amble.adapters.postgres.barrier import wait_for_standby
 from amble.domain.errors import StoreBroken, StoreUnavailable
 
 SILENCE_S: Final = 15.0
@@ -88,9 +89,15 @@ async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S
         "tcp_keepalives_count": "3",
         "tcp_user_timeout": f"{seconds}s",
         "jit": "off",
+        # Every statement here finds its rows by keys given in arrays, or in the order of an index. Estimates for arrays
+        # and limits of unknown length would now and then prefer to read a whole table.
+        "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
     }
     try:
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             dsn,
             timeout=min(CONNECT_S, silence_s),
             statement_cache_size=STATEMENTS_CACHED,
@@ -98,12 +105,24 @@ async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S
             server_settings=settings,
             target_session_attrs="read-write",
         )
+        return await _believed(connection, silence_s)
     except (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError) as error:
         raise StoreBroken(describe(error)) from error
     except (asyncpg.PostgresError, *_LOST) as error:
         raise StoreUnavailable(describe(error)) from error
     except (ValueError, asyncpg.ClientConfigurationError) as error:
         raise StoreBroken(f"the address of the database is not one: {describe(error)}") from error
+
+
+async def _believed(connection: asyncpg.Connection[Any], patience_s: float) -> asyncpg.Connection[Any]:
+    """A connection that shows nothing which a standby lacks. Raises TimeoutError, and what the driver raises."""
+    try:
+        async with asyncio.timeout(patience_s):
+            await wait_for_standby(connection)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 class Database:
