@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import asyncpg
 
 from amble.adapters.postgres.setup import init
 from amble.adapters.postgres.store import PostgresStore
+from amble.adapters.sql.messages import AnyOperation, Refused
 from amble.adapters.sql.settings import StoreSettings
-from amble.domain.errors import StoreUnavailable
+from amble.domain.errors import OperationRefused, StoreUnavailable
 from amble.domain.frontier import Takeover
 from tests.contract.frontier_rig import START, Rig
 
@@ -30,9 +31,10 @@ class SideReader:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._connection = self._run(asyncpg.connect(dsn))
+        self._connection = self.run(asyncpg.connect(dsn))
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run on the loop of this thread and wait for the result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -40,13 +42,50 @@ class SideReader:
         numbers = iter(range(1, 100))
         sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
         sql = re.sub(r"\bFROM fetch\b", 'FROM "fetch"', sql)
-        return [tuple(row) for row in self._run(self._connection.fetch(sql, *parameters))]
+        return [tuple(row) for row in self.run(self._connection.fetch(sql, *parameters))]
 
     def close(self) -> None:
-        self._run(self._connection.close())
+        self.run(self._connection.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class BlockingPostgres:
+    """A store for code that does not await, on a loop and a thread of its own."""
+
+    def __init__(self, dsn: str, settings: StoreSettings, **options: Any) -> None:
+        self._side = SideReader(dsn)
+        self._store: PostgresStore = self._side.run(PostgresStore.open(dsn, settings, **options))
+
+    def apply(self, operations: Sequence[AnyOperation]) -> list[Any]:
+        """One reply per operation, in order; `Refused` for one that cannot be carried out."""
+
+        async def call() -> list[Any]:
+            calls = (self._store.call(0, operation) for operation in operations)
+            replies = await asyncio.gather(*calls, return_exceptions=True)
+            return [
+                Refused(str(reply)) if isinstance(reply, OperationRefused) else reply for reply in replies
+            ]
+
+        replies: list[Any] = self._side.run(call())
+        return replies
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._side.rows(sql)
+
+    def kill(self) -> None:
+        """No goodbye."""
+
+        async def end() -> None:
+            kill(self._store)
+
+        self._side.run(end())
+        self._side.close()
+
+    def close(self) -> None:
+        self._side.run(self._store.close())
+        self._side.close()
 
 
 class PostgresRig(Rig):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -36,6 +38,8 @@ from amble.domain.frontier import (
 )
 from amble.domain.lifecycle import UrlState
 from tests.contract.frontier_rig import ALLOW_ALL, DAY, HOLD, START, Rig, answer, page
+from tests.contract.postgres_rig import BlockingPostgres, PostgresRig, make_frontier
+from tests.support.postgres import SharedPostgres
 
 ORIGINS = ["https://a.example", "https://b.example"]
 PATHS = ["/", "/1", "/2", "/3"]
@@ -101,10 +105,19 @@ class FrontierMachine(RuleBasedStateMachine):
             self.carry_robots()
             self.now += DELAY
 
-    def _open(self) -> None:
-        self.store = SqliteStore(
+    def _store(self) -> Any:
+        return SqliteStore(
             self.folder / "frontier.db", self.settings, now_ms=lambda: self.now, slots=self.slots
         )
+
+    def _kill(self) -> None:
+        self.store.database.close()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.store.database.execute(sql).fetchall()]
+
+    def _open(self) -> None:
+        self.store = self._store()
         (taken,) = self.store.apply([m.TakeOver(TakeoverAsk("machine"))])
         self.epoch = taken.epoch
         self.taken = taken
@@ -348,7 +361,7 @@ class FrontierMachine(RuleBasedStateMachine):
     @rule()
     def crash_and_take_over(self) -> None:
         self.the_books_balance()
-        self.store.database.close()
+        self._kill()
         self._open()
         leased = self.held(L)
         assert self.taken.lapsed == len(leased)
@@ -372,10 +385,10 @@ class FrontierMachine(RuleBasedStateMachine):
     def same_as_the_model(self) -> None:
         if not hasattr(self, "store"):
             return
-        rows = self.store.database.execute(
+        rows = self.rows(
             "SELECT o.key, u.path, u.state, u.due_at, u.attempt, u.generation, u.tries, u.slot_origin IS NOT NULL"
             " FROM url u JOIN origin o ON o.id = u.id >> 36"
-        ).fetchall()
+        )
         found = {(row[0], row[1]): tuple(row[2:]) for row in rows}
         expected = {
             (origin, path): (
@@ -391,8 +404,11 @@ class FrontierMachine(RuleBasedStateMachine):
         }
         assert found == expected
 
+    def _audited(self) -> Rig:
+        return MachineRig(self.rows)
+
     def the_books_balance(self) -> None:
-        rig = StoreRig(self.store)
+        rig = self._audited()
         rig.audit()
         assert rig.tallied()["pages"] == self.pages
 
@@ -403,14 +419,49 @@ class FrontierMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-class StoreRig(Rig):
-    """The audit of a rig, read through the store's own connection."""
+class MachineRig(Rig):
+    """The audit of a rig, over the rows of a machine's store."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        self._store_now = store
+    def __init__(self, rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        self._rows = rows
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._store_now.database.execute(sql, parameters).fetchall()]
+        assert not parameters
+        return self._rows(sql)
+
+
+class MachinePostgresRig(MachineRig):
+    """The same, but for what this store does not count."""
+
+    counted_crossing = PostgresRig.counted_crossing
+
+
+class PostgresMachine(FrontierMachine):
+    """The same rules over PostgreSQL, a database for each run of them."""
+
+    server: SharedPostgres
+
+    def _store(self) -> Any:
+        if not hasattr(self, "dsn"):
+            self.dsn = self.server.create(make_frontier)
+        return BlockingPostgres(
+            self.dsn, self.settings, now_ms=lambda: self.now, slots=self.slots, linger_s=0.0
+        )
+
+    def _kill(self) -> None:
+        self.store.kill()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self.store.rows(sql)
+        return rows
+
+    def _audited(self) -> Rig:
+        return MachinePostgresRig(self.rows)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "dsn"):
+            self.server.drop(self.dsn)
 
 
 TestFrontierMachine = FrontierMachine.TestCase
@@ -420,3 +471,16 @@ TestFrontierMachine.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
+
+
+class TestPostgresMachine(PostgresMachine.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(
+        max_examples=10,
+        stateful_step_count=20,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres: SharedPostgres) -> None:
+        PostgresMachine.server = postgres

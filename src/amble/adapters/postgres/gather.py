@@ -288,9 +288,9 @@ async def read_partitions(books: Books, asked: Sequence[Asked]) -> None:
     database = books.database
     for partition, operation in asked:
         if isinstance(operation, m.TakeOver) and operation.value.epoch is None:
-            if await database.one(WORK["wait_for_partition"], partition) is not None:
+            await database.one(WORK["wait_for_partition"], partition)
+            if await database.one(WORK["claim_partition"], partition, operation.value.owner) is not None:
                 books.wrote = True
-                await database.one(WORK["claim_partition"], partition, operation.value.owner)
     wanted = {fenced for partition, operation in asked for fenced in fenced_by(partition, operation)}
     if wanted:
         rows = await database.fetch(WORK["hold_partitions"], sorted(wanted))

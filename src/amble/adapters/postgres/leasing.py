@@ -16,7 +16,7 @@ from amble.adapters.postgres.statements import ORIGIN, URL, WORK
 from amble.adapters.sql import tally
 from amble.domain.attempt import Lease, LeaseKey, UrlKind
 from amble.domain.fetched import BodyRef, Validators
-from amble.domain.frontier import LeaseAsk, LeaseReply
+from amble.domain.frontier import LeaseAsk
 from amble.domain.lifecycle import UrlState
 from amble.domain.priority import AGEING_EVERY
 from amble.domain.robots import RobotsOutcome

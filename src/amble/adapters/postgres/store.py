@@ -405,4 +405,4 @@ def _told(error: Exception, asked: list[Asked]) -> str:
 
 def _backoff_s(tries: int) -> float:
     full: float = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(tries, 10))
-    return full * (0.5 + random.random() / 2)  # noqa: S311
+    return full * (0.5 + random.random() / 2)
