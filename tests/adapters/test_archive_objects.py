@@ -346,6 +346,17 @@ async def test_two_writers_claim_serials_apart(opened: Open, s3: S3Server, tmp_p
     assert all(call.status == 200 for call in s3.calls if "segments/" in call.key)
 
 
+@pytest.mark.parametrize(("highest", "first"), [(0, 1), (1, 65), (64, 65), (65, 129), (1000, 1025)])
+async def test_claims_begin_behind_the_segments_that_came_from_elsewhere(
+    opened: Open, highest: int, first: int
+) -> None:
+    archive = opened()
+    for serial in {1, highest} - {0} if highest else ():
+        assert await archive._bucket.create(names.segment_key(serial), b"copied")
+    [ref] = await archive.append([response(Ids(), b"new")])
+    assert ref.segment == first
+
+
 async def test_a_source_of_serials_that_went_back_in_time_is_found_out(opened: Open) -> None:
     ids = Ids()
     for first in (1, 17):

@@ -53,5 +53,10 @@ class ClaimedSerials:
         raise ArchiveUnavailable(f"archive {self._bucket.place}: too many others claim serials at once")
 
     def _first_free(self) -> int:
-        numbers = (names.number_of(seen.key) for seen in self._bucket.list_now(names.CLAIMS))
-        return max((number for number in numbers if number is not None), default=-1) + 1
+        """The block behind all claims; where there are none yet, behind all segments (they came from a folder)."""
+        claims = (names.number_of(seen.key) for seen in self._bucket.list_now(names.CLAIMS))
+        last = max((number for number in claims if number is not None), default=-1)
+        if last >= 0:
+            return last + 1
+        serials = (names.serial_of(seen.key) for seen in self._bucket.list_now(names.SEGMENTS))
+        return -(-max((serial for serial in serials if serial is not None), default=0) // BLOCK)
