@@ -7,6 +7,7 @@ from pathlib import Path
 
 from amble.adapters.archive import objects_names as names
 from amble.adapters.archive.names import Segment, list_segments
+from amble.adapters.archive.objects_serials import BLOCK
 from amble.adapters.archive.objects_store import Bucket
 from amble.adapters.archive.recovery import recover
 from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
@@ -19,8 +20,9 @@ def copy_segments(
 ) -> int:
     """Put every segment of `folder` that is not in the bucket yet; the highest serial, 0 for an empty folder.
 
-    What an unclean end has left open is sealed first. May be repeated: what has arrived whole is left alone. Raises
-    ArchiveUnavailable, and ArchiveBroken where another object has the name of a segment.
+    What an unclean end has left open is sealed first. May be repeated: what has arrived whole is left alone. Serials
+    that are claimed in the bucket later come after those that arrived. Raises ArchiveUnavailable, and ArchiveBroken
+    where another object has the name of a segment.
     """
     try:
         recover(folder)
@@ -30,7 +32,11 @@ def copy_segments(
             progress(number + 1, len(segments))
     except OSError as error:
         raise ArchiveUnavailable(f"archive {folder}: {error.strerror or error}") from error
-    return max((segment.serial for segment in segments), default=0)
+    last = max((segment.serial for segment in segments), default=0)
+    if last:
+        # Whoever claims serials later goes on behind the newest claim.
+        bucket.create_now(names.claim_key((last - 1) // BLOCK), b"")
+    return last
 
 
 def _copy(segment: Segment, bucket: Bucket) -> None:
