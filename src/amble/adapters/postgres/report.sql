@@ -98,7 +98,7 @@ FROM "fetch" AS f JOIN url AS u ON u.id = f.url_id
 WHERE f.url_id >= $1 AND f.url_id < $2 AND u.kind = 0 LIMIT $3;
 
 -- forwarded: parcels that wait in the inboxes and outboxes, and the candidates in them
-SELECT (SELECT coalesce(sum(size), 0) FROM inbox)::bigint, (SELECT coalesce(sum(size), 0) FROM outbox)::bigint;
+SELECT (SELECT coalesce(sum(amount), 0) FROM inbox)::bigint, (SELECT coalesce(sum(amount), 0) FROM outbox)::bigint;
 
 -- captures: fetches with an answer, by (url_id, attempt), after that key
 SELECT f.url_id, o.key || u.path, u.kind, u.depth, u.hops, f.attempt, f.answer, m.ref, coalesce(m.links, 0),
