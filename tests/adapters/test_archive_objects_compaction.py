@@ -239,6 +239,18 @@ async def test_segments_of_different_settings_are_not_mixed(place: Place) -> Non
     assert place.problems() == []
 
 
+async def test_segments_of_mixed_settings_are_fetched_twice_at_most(s3: S3Server, s3_place: Place) -> None:
+    for number in range(9):
+        await s3_place.fill(1, {"operator": "one" if number % 2 else "other"})
+    size = s3_place.file(s3_place.keys("segments")[0]).stat().st_size
+    s3.calls.clear()
+    report = await s3_place.compact(target_bytes=size * 3)
+    assert report.moved >= 8
+    fetches = [call.key for call in s3.calls if call.method == "GET" and "segments/" in call.key]
+    assert max(fetches.count(key) for key in fetches) <= 2
+    assert await s3_place.unreadable() == []
+
+
 async def test_the_same_records_in_two_segments_do_not_meet_in_one_file(place: Place) -> None:
     records = page(place.ids, 1)
     archive = place.archive()

@@ -109,6 +109,9 @@ class Compactor:
         self._limits = limits or CompactionLimits()
         self._on_step = on_step
         self._maps = Maps()
+        self._kinds: dict[
+            str, bytes
+        ] = {}  # what the warcinfo records of segments said that did not go with others
         self._left_alone: set[int] = set()  # segments that this run does not look at again
         self._report = CompactionReport()
 
@@ -119,6 +122,7 @@ class Compactor:
         """
         self._report = CompactionReport()
         self._left_alone.clear()
+        self._kinds.clear()
         lost = 0
         candidates = await asyncio.to_thread(self._plan)
         while lost < _LOST_MAX and self._is_enough(candidates, everything=everything):
@@ -193,6 +197,8 @@ class Compactor:
         for seen in candidates:
             if out.moves and out.size + seen.size > self._limits.target_bytes:
                 return
+            if out.moves and self._kinds.get(seen.key, out.block) != out.block:
+                continue
             with fetched(self._bucket, seen.key) as file:
                 if file is None:
                     raise _Lost
@@ -220,6 +226,7 @@ class Compactor:
         if not out.moves:
             self._begin(out, stored.block)
         if stored.block != out.block:
+            self._kinds[seen.key] = stored.block
             return ""  # of another version or configuration: for an object with its like
         shift = out.size - first.length
         lines: list[bytes] = []
