@@ -60,7 +60,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             pids = amble.tree()
             for pid in pids:
                 if (used := cpu_s(pid)) > 0:
-                    by_role[pid] = (role_of(pid), used)
+                    # A process that has ended has no command line any more: what it was stays known.
+                    known_as = by_role.get(pid, ("agent", 0.0))[0]
+                    by_role[pid] = (role_of(pid) if known_as == "agent" else known_as, used)
             peak = max(peak, sum(map(rss_bytes, pids)))
             time.sleep(0.1)
         wall_s = time.monotonic() - started_s
