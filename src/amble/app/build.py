@@ -35,6 +35,7 @@ from amble.domain.frontier import Takeover, TakeoverAsk
 from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import host_of
 from amble.formats.extraction import ExtractionSettings
+from amble.ports import Telemetry
 from amble.stages.admit import UrlGate
 from amble.stages.gate import Fence
 from amble.stages.health import Health
@@ -188,6 +189,7 @@ async def _take_over(frontier: StoreProcess) -> Takeover:
 
 
 def store_settings(config: CrawlConfig) -> StoreSettings:
+    """What a frontier store must know of the policy."""
     origin, urls = config.policy.origin, config.policy.urls
     return StoreSettings(
         default_active_max=origin.active_max,
@@ -205,6 +207,7 @@ def hosts_allowed(config: CrawlConfig) -> list[str]:
 
 
 def warcinfo(config: CrawlConfig) -> dict[str, str]:
+    """What each WARC file says about how it came about."""
     fields = {
         "software": f"amble/{__version__}",
         "format": "WARC File Format 1.1",
@@ -217,11 +220,11 @@ def warcinfo(config: CrawlConfig) -> dict[str, str]:
 class Seeder:
     """Admits the seeds of the configuration; known ones change nothing."""
 
-    def __init__(self, gate: UrlGate, seeds: tuple[str, ...], log: EventLog) -> None:
+    def __init__(self, gate: UrlGate, seeds: tuple[str, ...], log: Telemetry) -> None:
         self._gate, self._seeds, self._log = gate, seeds, log
 
     async def admit(self) -> int:
-        """How many seeds were admitted now."""
+        """How many seeds were admitted now, or passed on to the partition where they belong."""
         outcomes = await self._gate.admit_seeds(self._seeds)
         for outcome in outcomes:
             if outcome.rejected is not None:
@@ -231,7 +234,7 @@ class Seeder:
                     reason=outcome.rejected.reason.value,
                     detail=outcome.rejected.detail,
                 )
-        return sum(outcome.verdict is Admission.ADMITTED for outcome in outcomes)
+        return sum(outcome.verdict in (Admission.ADMITTED, Admission.FORWARDED) for outcome in outcomes)
 
 
 class _StatusFile:

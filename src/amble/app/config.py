@@ -290,7 +290,7 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
     problems.extend(_relations(values))
     # A contact that was given and refused is not missing as well.
     if not any(problem.startswith(("--contact ", "crawl.contact ")) for problem in problems):
-        problems.extend(_contact_missing(config))
+        problems.extend(contact_missing(config))
     problems.extend(_all_refused(config))
     return config
 
@@ -427,7 +427,7 @@ def _hosts(names: Sequence[str], problems: list[str]) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def _contact_missing(config: CrawlConfig) -> list[str]:
+def contact_missing(config: CrawlConfig) -> list[str]:
     """The mistake of crawling the public web without saying who one is."""
     if config.contact or re.search(r"https?://|@", config.user_agent):
         return []

@@ -62,6 +62,16 @@ class PartitionLine(Struct, frozen=True, kw_only=True):
     moving: bool = False
 
 
+class PartitionFacts(Struct, frozen=True, kw_only=True):
+    """A partition and its work: URLs queued and under way, candidates on their way to it and from it."""
+
+    line: PartitionLine
+    queued: int
+    in_flight: int
+    inbox: int
+    outbox: int
+
+
 class AgentLine(Struct, frozen=True, kw_only=True):
     """One agent as the store knows it. `seen_ms_ago`: since it last renewed. `leaving`: it takes nothing new."""
 

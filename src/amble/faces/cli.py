@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import amble
-from amble.faces import inspect, maintain, parse, simulate
+from amble.faces import fleet, inspect, maintain, parse, simulate
 from amble.faces import plan as planning
 
 if TYPE_CHECKING:
@@ -261,10 +261,17 @@ app.command()(inspect.why)
 app.command()(inspect.check)
 app.command()(planning.plan)
 app.command()(parse.parse)
+app.command()(fleet.agent)
+app.command()(fleet.agents)
+app.command()(fleet.partitions)
+app.command()(fleet.seed)
 app.command()(maintain.export)
 app.command()(maintain.verify)
 app.command()(maintain.doctor)
 app.command()(simulate.simulate)
+_store = typer.Typer(help="The database of a fleet.")
+_store.command("init")(fleet.init)
+app.add_typer(_store, name="store")
 _config = typer.Typer(help="The settings of a crawl.")
 _config.command("show")(inspect.config_show)
 app.add_typer(_config, name="config")

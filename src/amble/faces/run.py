@@ -30,7 +30,7 @@ _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO})
 def run_crawl(plan: Plan, display: Display) -> ExitCode:
     """Crawl until it ends, and show it. Raises what opening the folder raises; the display is always closed."""
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             # Our own handlers stand from the first moment, so a Ctrl-C while the folder opens is a clean stop too.
             return runner.run(_crawl(plan, display))
     finally:
@@ -40,7 +40,7 @@ def run_crawl(plan: Plan, display: Display) -> ExitCode:
             pass  # a terminal that is gone needs no tidying
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
     """uvloop where it is installed: 10 to 23 % less CPU per page."""
     try:
         import uvloop
@@ -90,7 +90,7 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
     try:
         crawl = await _open(plan)
         stopper.attach(crawl)
-        _settle_memory()
+        settle_memory()
         result = await _shown(crawl, display, _start(plan))
     finally:
         for number in heeded:
@@ -103,7 +103,7 @@ async def _crawl(plan: Plan, display: Display) -> ExitCode:
     return code
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What was loaded stays: the collector need not look at it again, and it comes less often to what pages leave."""
     gc.collect()
     gc.freeze()

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from amble.adapters.postgres.fleet import SEEDS, decode_seeds
+from amble.adapters.postgres.setup import HASHED
 from amble.domain.errors import StoreBroken, StoreUnavailable
-from amble.domain.partition import AgentLine, PartitionLine
+from amble.domain.partition import AgentLine, PartitionFacts, PartitionLine
 from amble.ports import Claimed, Roster
 
 T = TypeVar("T")
@@ -25,7 +27,6 @@ CONNECT_S_MAX = 5.0
 LOCK_WAIT_MS = 1_000
 # An agent that was not heard of for so long is forgotten.
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
-HASHED = "hashed"
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -68,6 +69,18 @@ UPDATE partition p SET owner = '', released = true, lease_until = NULL
 FROM unnest($2::int[], $3::bigint[]) AS h(partition, epoch)
 WHERE p.partition = h.partition AND p.epoch = h.epoch AND p.owner = $1
 """
+_COUNTS = ("queued", "in_flight", "inbox", "outbox")
+_FACTS = """
+SELECT p.partition, coalesce(t.queued, 0) AS queued, coalesce(t.in_flight, 0) AS in_flight,
+  coalesce((SELECT sum(size) FROM inbox i WHERE i.partition = p.partition), 0) AS inbox,
+  coalesce((SELECT sum(size) FROM outbox o WHERE o.source = p.partition), 0) AS outbox
+FROM partition p LEFT JOIN (
+  SELECT partition, sum(value) FILTER (WHERE name = 'queued') AS queued,
+    sum(value) FILTER (WHERE name IN ('state.leased', 'state.fetched', 'state.parsed')) AS in_flight
+  FROM tally GROUP BY partition
+) t USING (partition)
+"""
+_SEEDS = "SELECT length(value) AS size, value FROM meta WHERE name = $1"
 _LEAVE = "DELETE FROM agent WHERE name = $1"
 _FORGET = "DELETE FROM agent WHERE seen_at < {now} - $1::bigint"
 # The lease of an owner without a term never ends by itself.
@@ -135,6 +148,32 @@ class PostgresPartitions:
 
         return await self._call(work)
 
+    async def facts(self) -> list[PartitionFacts]:
+        """All partitions with their owners and their work; changes nothing."""
+
+        async def work(connection: Any) -> list[PartitionFacts]:
+            lines = await _lines(connection)
+            rows = {row["partition"]: row for row in await connection.fetch(_FACTS)}
+            return [
+                PartitionFacts(line=line, **{name: int(rows[line.partition][name]) for name in _COUNTS})
+                for line in lines
+                if line.partition in rows
+            ]
+
+        return await self._call(work)
+
+    async def seeds(self, known_bytes: int = -1) -> tuple[int, tuple[str, ...]] | None:
+        """The seeds of the fleet and how long their list is stored; None when it is as long as `known_bytes`."""
+
+        async def work(connection: Any) -> tuple[int, tuple[str, ...]] | None:
+            row = await connection.fetchrow(_SEEDS, SEEDS)
+            size, value = (0, None) if row is None else (row["size"], row["value"])
+            if size == known_bytes:
+                return None
+            return size, tuple(decode_seeds(value)) if value is not None else ()
+
+        return await self._call(work)
+
     async def close(self) -> None:
         """Let go of the connection."""
         connection, self._connection = self._connection, None
@@ -188,8 +227,8 @@ async def _patient(connection: Any, template: str, arguments: tuple[Any, ...]) -
         return list(await connection.fetch(_sql(template, "SKIP LOCKED"), *arguments))
 
 
-async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms: int) -> Roster:
-    partitions = [
+async def _lines(connection: Any) -> list[PartitionLine]:
+    return [
         PartitionLine(
             partition=row["partition"],
             owner=row["owner"],
@@ -199,6 +238,10 @@ async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms:
         )
         for row in await connection.fetch(_sql(_PARTITIONS))
     ]
+
+
+async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms: int) -> Roster:
+    partitions = await _lines(connection)
     agents = [
         AgentLine(
             agent=row["name"],

@@ -1,0 +1,129 @@
+"""What is asked of a fleet, and told to it, from a command line: its configuration, set-up, seeds, who owns what.
+
+A composition root, like that of an agent, for commands that end at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from amble.adapters.postgres import fleet
+from amble.adapters.postgres.partitions import PostgresPartitions, place_of
+from amble.adapters.postgres.store import PostgresStore
+from amble.adapters.system import SystemClock
+from amble.app.build import store_settings
+from amble.app.config import CrawlConfig, Given, from_assignments, scope_of
+from amble.app.shards import Shards
+from amble.app.wiring import LINKS
+from amble.domain.errors import ConfigErrors
+from amble.domain.partition import AgentLine, PartitionFacts, PartitionMap
+from amble.domain.url import Canonicalizer, site_of
+from amble.ports import Clock, Roster
+from amble.stages.admit import SeedOutcome, UrlGate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetWishes:
+    """What one command line asks for. `flags` come from options of their own, `assignments` from --set."""
+
+    config_file: Path | None = None
+    assignments: tuple[str, ...] = ()
+    flags: Mapping[str, Given] = field(default_factory=dict)
+    seeds: tuple[str, ...] = ()
+
+
+def configure(wishes: FleetWishes, env: Mapping[str, str]) -> CrawlConfig:
+    """The configuration of a command about a fleet. Raises ConfigErrors with every mistake."""
+    problems: list[str] = []
+    text = ""
+    if wishes.config_file is not None:
+        try:
+            text = wishes.config_file.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigErrors([f"--config {wishes.config_file}: it cannot be read ({error})"]) from error
+    given = {**from_assignments(wishes.assignments, "--set", problems), **wishes.flags}
+    if problems:
+        raise ConfigErrors(problems)
+    name = wishes.config_file.name if wishes.config_file else "amble.toml"
+    config = CrawlConfig.parse(text, env=env, given=given, seeds=wishes.seeds, source=name)
+    if not config.fleet.store_url:
+        raise ConfigErrors(
+            [
+                "store.url: which fleet? give its database with --store postgresql://user@host/name, or a --config"
+            ]
+        )
+    return config
+
+
+async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> int:
+    """Prepare the database, or find that it is; how many partitions there are. Raises ConfigErrors, StoreBroken."""
+    problems = [
+        f"--apart {site!r}: that is no site; give a registrable domain such as {site_of(site.lower())!r}"
+        for site in apart
+        if not site or site_of(site.lower()) != site.lower() or set(site) & set("/:@ ")
+    ]
+    if problems:
+        raise ConfigErrors(problems)
+    return await fleet.set_up(
+        config.fleet.store_url, partitions=partitions, apart=[site.lower() for site in apart]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ownerships:
+    """Agents and partitions at one moment. `place` is the database without secrets."""
+
+    place: str
+    agents: Sequence[AgentLine]
+    partitions: Sequence[PartitionFacts]
+
+
+async def ownerships(config: CrawlConfig) -> Ownerships:
+    """Who is there, and who owns what. Raises StoreUnavailable, StoreBroken."""
+    partitions = PostgresPartitions(config.fleet.store_url)
+    try:
+        roster = await partitions.roster(int(config.fleet.lease_s * 1000))
+        return Ownerships(place_of(config.fleet.store_url), roster.agents, await partitions.facts())
+    finally:
+        await partitions.close()
+
+
+async def seed(config: CrawlConfig) -> list[SeedOutcome]:
+    """Admit the seeds of `config`, and let them widen the scope of the fleet. Raises StoreUnavailable, StoreBroken."""
+    partitions = PostgresPartitions(config.fleet.store_url)
+    try:
+        roster = await partitions.roster(int(config.fleet.lease_s * 1000))
+        store = await PostgresStore.open(config.fleet.store_url, store_settings(config))
+        try:
+            return await admit_seeds(store, roster, config, SystemClock())
+        finally:
+            await store.close()
+    finally:
+        await partitions.close()
+
+
+async def admit_seeds(
+    store: PostgresStore, roster: Roster, config: CrawlConfig, clock: Clock
+) -> list[SeedOutcome]:
+    """Admit the seeds of `config` through some partition of the store, which passes them on to where they belong."""
+    if not config.seeds:
+        return []
+    await fleet.add_seeds(config.fleet.store_url, config.seeds)
+    first = next(line.partition for line in roster.partitions if not line.moving)
+    door = Shards(clock)
+    door.add(first, store.frontier(first), 0)
+    places = PartitionMap(roster.hashed, dict(roster.sites_apart))
+    gate = UrlGate(
+        door, config.policy, scope_of(config), Canonicalizer(), links=LINKS, partition_of=places.of
+    )
+    return await gate.admit_seeds(config.seeds)
+
+
+def named(config: CrawlConfig, seeds: Sequence[str]) -> CrawlConfig:
+    """`config` with the seeds of the fleet in front of its own: what makes the scope."""
+    return replace(config, seeds=tuple(dict.fromkeys([*seeds, *config.seeds])))
+
+
+__all__ = ["FleetWishes", "Ownerships", "admit_seeds", "configure", "named", "ownerships", "seed", "set_up"]
