@@ -27,7 +27,7 @@ from amble.app.config import (
     from_toml,
     resolve,
 )
-from amble.app.settings import SettingValue
+from amble.app.settings import SETTINGS, SettingValue
 from amble.domain.decision import Reason
 from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
 from amble.domain.url import origin_of
@@ -35,6 +35,7 @@ from amble.domain.url import origin_of
 CONFIG_NAME = "amble.toml"
 SEEDS_NAME = "seeds.txt"
 FRONTIER_NAME = "frontier.db"
+_STORE_URL, _ARCHIVE_URL = "store.url", "archive.url"
 # What amble itself makes in a folder: a first try that failed may have left some of it.
 _OWN_NAMES = frozenset({CONFIG_NAME, SEEDS_NAME, "archive", "export", "run"})
 
@@ -206,17 +207,42 @@ def _replace(path: Path, text: str) -> None:
         os.close(parent)
 
 
-def find(given: Path | None) -> Path:
+def store_url_of(folder: Path | None, env: Mapping[str, str]) -> str:
+    """The database that a folder or the environment names for its crawl, "" where it has none. Raises ConfigErrors."""
+    return _one_of(_STORE_URL, folder, env)
+
+
+def archive_url_of(folder: Path | None, env: Mapping[str, str]) -> str:
+    """The object storage of a crawl, "" where its segments lie in its folder. Raises ConfigErrors."""
+    return _one_of(_ARCHIVE_URL, folder, env)
+
+
+def _one_of(name: str, folder: Path | None, env: Mapping[str, str]) -> str:
+    """One setting without the work of all of them: it is asked before every short command."""
+    given = env.get(SETTINGS[name].env)
+    path = None if folder is None else folder / CONFIG_NAME
+    if given is None and (path is None or not path.exists()):
+        return ""
+    problems: list[str] = []
+    layers = [] if path is None or not path.exists() else [_toml_layer(path, problems)]
+    if given is not None:
+        layers.append({name: Given(given, SETTINGS[name].env)})
+    value = resolve([{name: layer[name]} for layer in layers if name in layer], problems)[name].value
+    complain(problems)
+    return str(value or "")
+
+
+def find(given: Path | None, env: Mapping[str, str] | None = None) -> Path:
     """The crawl folder that a command means: the given one, this one, or the only one here.
 
-    Raises ConfigErrors when there is none, or more than one to choose from.
+    Where `env` (the process's own) names the database of a crawl, no folder is needed: this one stands for it. Raises ConfigErrors when there is none, or more than one to choose from.
     """
     if given is not None:
         if is_crawl_folder(given):
             return given
         raise ConfigErrors([f"{given}: there is no crawl there; name a folder that `amble crawl` has made"])
     here = Path()
-    if is_crawl_folder(here):
+    if is_crawl_folder(here) or SETTINGS[_STORE_URL].env in (os.environ if env is None else env):
         return here
     found = sorted(path for path in here.glob("crawl-*") if is_crawl_folder(path))
     if len(found) == 1:

@@ -51,12 +51,14 @@ def status(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     place = crawl_folder.find(folder)
     with reading.open_reports(place) as reports:
         answer = reports.status()
+        database = reports.place
     pid, trouble = crawl_folder.running_pid(place), crawl_folder.running_trouble(place)
     if as_json:
         running = {"folder": str(place), "running": pid is not None, "pid": pid, "trouble": trouble}
+        running |= {"database": database} if database else {}
         output.write_json({**running, **output.plain(answer)})
     else:
-        output.write_lines(tables.status_lines(answer, place, pid, trouble))
+        output.write_lines(tables.status_lines(answer, place, pid, trouble, database))
     return 0
 
 

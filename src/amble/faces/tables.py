@@ -45,12 +45,22 @@ def _with_counts(total: int, of: Mapping[str, int]) -> str:
 # --- status ------------------------------------------------------------------------------------------------------
 
 
-def status_lines(status: Status, folder: Path, pid: int | None, trouble: str | None = None) -> Iterator[str]:
-    """A crawl at a glance."""
-    running = (
-        "no process works in it" if pid is None else f"process {pid} works in it" if pid else "being crawled"
-    )
-    yield row("folder", f"{text.safe(str(folder))} ({running})")
+def status_lines(
+    status: Status, folder: Path, pid: int | None, trouble: str | None = None, database: str = ""
+) -> Iterator[str]:
+    """A crawl at a glance. `database`: where its frontier lives, "" for one in its folder."""
+    if database:
+        owners = f"owned by {text.safe(status.owner)}" if status.owner else "no agent owns any of it"
+        yield row("database", f"{text.safe(database)} ({owners})")
+    else:
+        running = (
+            "no process works in it"
+            if pid is None
+            else f"process {pid} works in it"
+            if pid
+            else "being crawled"
+        )
+        yield row("folder", f"{text.safe(str(folder))} ({running})")
     if trouble:
         yield row("trouble", text.safe(trouble))
     yield row("pages", f"{text.count(status.pages)}, {text.size(status.body_bytes)} of bodies")

@@ -74,7 +74,7 @@ class PostgresReports(StoreReports):
 
         Raises StoreUnavailable, and StoreBroken when there is no frontier in the database.
         """
-        self._place = place_of(dsn)
+        self.place = place_of(dsn)
         self._now_ms = now_ms
         self._loop = asyncio.new_event_loop()
         # `status` of a running agent is asked from worker threads, one after the other.
@@ -97,7 +97,7 @@ class PostgresReports(StoreReports):
             with self._reading():
                 row = self._one("path_key")
                 if row is None:
-                    raise CrawlFolderUnusable(f"{self._place}: there is no frontier in this database yet")
+                    raise CrawlFolderUnusable(f"{self.place}: there is no frontier in this database yet")
                 self._partitions = [partition for partition, _, _ in self._all("owners")]
         except BaseException:
             self.close()
@@ -134,7 +134,7 @@ class PostgresReports(StoreReports):
         try:
             yield
         except Exception as error:
-            trouble = trouble_of(error, self._place)
+            trouble = trouble_of(error, self.place)
             if trouble is None:
                 raise
             raise trouble from error
