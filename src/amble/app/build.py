@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from ipaddress import ip_network
@@ -20,31 +19,25 @@ from amble.adapters.net.resolver import DnsResolver
 from amble.adapters.net.transport import Http1Transport
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.adapters.sql.lock import Busy, FolderLock, acquire
-from amble.adapters.sql.process import StoreProcess
-from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy, room_for
 from amble.app.config import CrawlConfig, scope_of
 from amble.app.crawl import Crawl, Parts
 from amble.app.layout import Folder
 from amble.app.progress import Progress
+from amble.app.storefiles import open_stores
 from amble.app.wiring import Rules, Tools, wire_line
-from amble.domain.decision import Reason
-from amble.domain.errors import CrawlFolderBusy, StoreUnavailable
-from amble.domain.frontier import Takeover, TakeoverAsk
+from amble.domain.errors import CrawlFolderBusy
 from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import host_of
 from amble.formats.extraction import ExtractionSettings
 from amble.ports import Telemetry
 from amble.stages.admit import UrlGate
-from amble.stages.gate import Fence
 from amble.stages.health import Health
 
 # FETCHED pages that may wait for a parser, for each child, before dispatch slows down.
 BACKLOG_PER_CHILD = 24
 BACKLOG_MIN = 48
-# A frontier that cannot be written for this long when a crawl opens is told to the operator instead of waited for.
-TAKE_OVER_PATIENCE_S = 6.0
 
 
 async def open_crawl(config: CrawlConfig, root: Path) -> Crawl:
@@ -79,9 +72,16 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     log = EventLog(str(folder.log))
     stack.callback(log.close)
     health = Health(clock, log)
-    frontier = await StoreProcess.start(folder.frontier, store_settings(config), lock_fd=lock.fd)
-    frontier.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
-    stack.push_async_callback(frontier.close)
+    stores = await open_stores(
+        folder,
+        store_settings(config),
+        config.store_files,
+        stack,
+        lock_fd=lock.fd,
+        clock=clock,
+        telemetry=log,
+        health=health,
+    )
     archive = DirectoryArchive(
         folder.archive,
         clock,
@@ -90,8 +90,6 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         info=warcinfo(config),
     )
     stack.push_async_callback(archive.close)
-    reports = SqliteReports(folder.frontier)
-    stack.callback(reports.close)
     pool = await SandboxPool.open(
         limits=policy.parse,
         settings=ExtractionSettings(agent_tokens=policy.robots.agent_tokens),
@@ -110,12 +108,11 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         ca_file=Path(config.tls_ca_file) if config.tls_ca_file else None,
     )
     stack.push_async_callback(transport.close)
-    takeover = await _take_over(frontier)
-    log.event("crawl.opened", version=__version__, epoch=takeover.epoch, pid=os.getpid())
+    log.event("crawl.opened", version=__version__, epoch=stores.epoch, pid=os.getpid())
 
     line = wire_line(
         Tools(
-            frontier=frontier,
+            frontier=stores.frontier,
             archive=archive,
             resolver=resolver,
             transport=transport,
@@ -128,19 +125,20 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         Rules(
             policy=policy,
             scope=scope_of(config),
-            fence=Fence(takeover.epoch),
-            epoch=takeover.epoch,
+            fence=stores.fence,
+            epoch=stores.epoch,
+            partition_of=stores.partition_of,
             allowed_nets=[ip_network(net) for net in config.allow_nets],
         ),
     )
 
     def pace(in_flight: int) -> None:
-        frontier.pace(in_flight)
+        stores.pace(in_flight)
         archive.pace(in_flight)
 
     def wire(opened: contextlib.AsyncExitStack) -> Parts:
         return Parts(
-            frontier=frontier,
+            frontier=stores.frontier,
             scheduler=line.scheduler,
             dispatch=line.dispatch,
             extract=line.extract,
@@ -151,12 +149,13 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
             health=health,
             clock=clock,
             telemetry=log,
-            takeover=takeover,
+            takeover=stores.takeover,
             seed=Seeder(line.url_gate, config.seeds, log).admit,
-            read_status=lambda: asyncio.to_thread(reports.status),
+            read_status=lambda: asyncio.to_thread(stores.read_status),
             publish=None,
             on_status=_StatusFile(folder.status).write,
-            abandon_store=frontier.abandon,
+            abandon_store=stores.abandon,
+            chores=stores.chores(line.scheduler.kick),
             pace=pace,
             close=opened.aclose,
             budget=policy.budget,
@@ -177,15 +176,6 @@ def _own(folder: Folder) -> FolderLock:
             f"{folder.root} is being crawled by {who}; stop it, or name another folder with --out"
         )
     return got
-
-
-async def _take_over(frontier: StoreProcess) -> Takeover:
-    """Become the owner. Raises StoreUnavailable when the frontier could not be written for a while."""
-    taking = asyncio.ensure_future(frontier.take_over(TakeoverAsk(f"{socket.gethostname()}/{os.getpid()}")))
-    while not (await asyncio.wait({taking}, timeout=TAKE_OVER_PATIENCE_S))[0]:
-        if frontier.trouble is not None:
-            frontier.abandon(StoreUnavailable(frontier.trouble))
-    return taking.result()
 
 
 def store_settings(config: CrawlConfig) -> StoreSettings:

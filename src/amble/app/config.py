@@ -97,6 +97,7 @@ class CrawlConfig:
     tls_verify: bool = True
     tls_ca_file: str = ""
     segment_bytes: int = 1024 * 1024 * 1024
+    store_files: int = 1
     wait_max_s: float = 600.0
     policy: Policy = field(default_factory=Policy)
     fleet: FleetChoice = field(default_factory=FleetChoice)
@@ -277,6 +278,7 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
         tls_verify=value("tls.verify"),
         tls_ca_file=value("tls.ca_file"),
         segment_bytes=value("archive.segment_bytes"),
+        store_files=value("store.files"),
         wait_max_s=value("finish.wait_max_s"),
         policy=policy,
         fleet=FleetChoice(

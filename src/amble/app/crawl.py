@@ -111,6 +111,8 @@ class Parts:
     expire_every_s: float = TICK_S
     status_every_s: float = STATUS_EVERY_S
     tenancy: Tenancy | None = None
+    # What time makes due besides, such as links that cross between the files of one frontier.
+    chores: Sequence[Chore] = ()
 
 
 @dataclass(slots=True)
@@ -203,11 +205,11 @@ class Crawl:
             ]
             if self.parts.publish is not None:
                 upkeep.append(crew.create_task(self._every(TICK_S, self._publish), name="publish"))
-            if self.parts.tenancy is not None:
-                upkeep += [
-                    crew.create_task(self._chore(chore), name=chore.name)
-                    for chore in self.parts.tenancy.chores
-                ]
+            tenancy = self.parts.tenancy
+            upkeep += [
+                crew.create_task(self._chore(chore), name=chore.name)
+                for chore in (*self.parts.chores, *(tenancy.chores if tenancy is not None else ()))
+            ]
             if self.parts.takeover is not None:
                 await self.take_up(self.parts.takeover)
             await self.parts.seed()
@@ -395,6 +397,8 @@ class Crawl:
             return None
         if reply.budget_spent:
             return EndReason.PAGE_BUDGET
+        if reply.forwarded:
+            return None  # what crosses between partitions is about to be queued
         if not reply.queued:
             return EndReason.TROUBLE if self._stranded else EndReason.FINISHED
         if reply.next_wake_ms is None:

@@ -260,6 +260,7 @@ def _place(value: str) -> str:
 
 
 FLAG = Kind("true or false", _flag)
+FILES = Kind("a whole number from 1 to 32", _whole(1, 32))
 COUNT = Kind("a whole number, 1 or more", _whole(1, 10**12))
 COUNT_OR_NONE = Kind("a whole number, 0 or more", _whole(0, 10**12))
 CHILDREN = Kind(f'a whole number from 1 to 256, or "{AUTO}"', _whole(0, 256, _auto))
@@ -585,6 +586,13 @@ _FLEET = (
         "",
         "",
         "The PostgreSQL database of a fleet. Keep the password out of it: PGPASSWORD, PGPASSFILE or a service file.",
+    ),
+    _own(
+        "store.files",
+        FILES,
+        1,
+        "files",
+        "Frontier files of a crawl folder, each with a process of its own; fixed when the crawl begins. More than one only helps where a core is left for each.",
     ),
     _own(
         "archive.url",

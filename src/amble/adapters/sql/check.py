@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.msgpack import Decoder
+
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Database
 from amble.adapters.sql.lines import capture_line
 from amble.adapters.sql.reports import SqliteReports
 from amble.domain.decision import Reason
+from amble.domain.frontier import Candidate
 from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
 from amble.domain.report import Capture
 
@@ -86,6 +89,7 @@ _COUNTS = (
     (tally.OUTBOX, "SELECT coalesce(sum(amount), 0) FROM outbox"),
     (tally.INBOX, "SELECT coalesce(sum(amount - taken), 0) FROM inbox"),
 )
+_decode_parcel = Decoder(list[Candidate]).decode
 SAMPLES = 5
 
 
@@ -122,6 +126,16 @@ class SqliteCheck(SqliteReports):
         with self._reading():
             origin = self._one("origin_by_key", key)
             return origin is not None and self._find(origin[0], url) is not None
+
+    def crossing(self) -> set[str]:
+        """The URLs that are on their way to or from another partition."""
+        with self._reading():
+            parcels = self._database.execute(
+                "SELECT candidates FROM outbox UNION ALL SELECT candidates FROM inbox"
+            ).fetchall()
+        return {
+            candidate.origin + candidate.path for (packed,) in parcels for candidate in _decode_parcel(packed)
+        }
 
     def was_over_budget(self) -> bool:
         """Whether any origin or site ever used up its discovery budget."""

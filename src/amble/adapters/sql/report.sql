@@ -7,6 +7,9 @@ SELECT epoch, owner FROM partition;
 -- last_origin: the newest id of an origin; ids have no gaps
 SELECT coalesce(max(id), 0) FROM origin;
 
+-- first_origin: the oldest id of an origin
+SELECT coalesce(min(id), 1) FROM origin;
+
 -- waiting: what the origins of a range of ids with queued URLs wait for; the first reason that holds counts
 SELECT CASE
   WHEN paused THEN 'origin_paused'

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from amble.adapters.sql.clock import StoreClock
 from amble.adapters.sql.connection import DRIVER, Database, Driver, open_reader, trouble_of
@@ -60,6 +60,17 @@ ORIGINS_SEEN_MAX: Final = 20_000
 ORIGIN_RANGES: Final = 20
 
 
+class Counters(NamedTuple):
+    """The facts behind a Status: counters by name, origins by what they wait for, clock, ownership."""
+
+    counts: dict[str, int]
+    waiting: dict[str, int]
+    now_ms: int
+    epoch: int
+    owner: str
+    next_wake_ms: int | None
+
+
 class StoreReports(ABC):
     """The answers of any store, from statements that have the same names and columns everywhere.
 
@@ -69,6 +80,8 @@ class StoreReports(ABC):
     _slots: Slots
     #: Tells this crawl from all others; its hash says nothing about it.
     crawl: str
+    #: Where the crawl lives, "" where that is a folder.
+    place: str = ""
 
     def __enter__(self) -> Self:
         return self
@@ -111,25 +124,41 @@ class StoreReports(ABC):
 
     def status(self) -> Status:
         """The crawl at a glance: a few hundred rows of counters, and at most ORIGINS_SEEN_MAX origins."""
+        facts = self.counters()
+        return status_of(
+            facts.counts,
+            facts.waiting,
+            now_ms=facts.now_ms,
+            epoch=facts.epoch,
+            owner=facts.owner,
+            next_wake_ms=facts.next_wake_ms,
+        )
+
+    def counters(self) -> Counters:
+        """What a status is made of."""
         with self._reading():
             counts: dict[str, int] = dict(self._all("tallies"))
             now = self._now()
             epoch, owner = self._owner()
-            waiting = self._waiting(now)
-            next_wake = self._one("next_wake")[0]
-        return status_of(counts, waiting, now_ms=now, epoch=epoch, owner=owner, next_wake_ms=next_wake)
+            return Counters(counts, self._waiting(now), now, epoch, owner, self._one("next_wake")[0])
+
+    def _ids_after(self) -> int:
+        """The number before that of the first origin."""
+        return 0
 
     def _waiting(self, now: int) -> dict[str, int]:
         """How many origins wait for what; of very many, an estimate from ranges of ids at equal distances."""
+        before = self._ids_after()
         last = int(self._one("last_origin")[0])
-        if last <= ORIGINS_SEEN_MAX:
-            return dict(self._all("waiting", now, 0, last))
+        known = last - before
+        if known <= ORIGINS_SEEN_MAX:
+            return dict(self._all("waiting", now, before, last))
         found: Counter[str] = Counter()
         size = ORIGINS_SEEN_MAX // ORIGIN_RANGES
         for number in range(ORIGIN_RANGES):
-            start = (last - size) * number // (ORIGIN_RANGES - 1)
+            start = before + (known - size) * number // (ORIGIN_RANGES - 1)
             found.update(dict(self._all("waiting", now, start, start + size)))
-        return {reason: round(count * last / (size * ORIGIN_RANGES)) for reason, count in found.items()}
+        return {reason: round(count * known / (size * ORIGIN_RANGES)) for reason, count in found.items()}
 
     # ---- lists
 
@@ -178,9 +207,9 @@ class StoreReports(ABC):
         """What fetching pages was like so far, by at most `origins` origins and `fetches_each` attempts of each."""
         means = Means()
         with self._reading():
-            last = int(self._one("last_origin")[0])
-            step, seen = max(1, -(-last // origins)), 0
-            for start in range(1, last + 1, step):
+            before, last = self._ids_after(), int(self._one("last_origin")[0])
+            step, seen = max(1, -(-(last - before) // origins)), 0
+            for start in range(before + 1, last + 1, step):
                 if start <= seen:
                     continue
                 row = self._one("fetched_origin", start)
@@ -208,6 +237,11 @@ class StoreReports(ABC):
     def _name_of(self, url_id: int) -> str:
         row = self._one("name_of", url_id) if url_id else None
         return "" if row is None else str(row[0])
+
+    def name_of(self, url_id: int) -> str:
+        """The URL with this id, "" where it does not live here."""
+        with self._reading():
+            return self._name_of(url_id)
 
     def _publication(self, row: Any) -> PublicationLine:
         return publication_line(row, found_on=self._name_of(row[5]))
@@ -318,6 +352,9 @@ class SqliteReports(StoreReports):
 
     def _now(self) -> int:
         return self._clock.now()
+
+    def _ids_after(self) -> int:
+        return int(self._one("first_origin")[0]) - 1
 
     def _owner(self) -> tuple[int, str]:
         epoch, owner = self._one("owner")
