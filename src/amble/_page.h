@@ -72,6 +72,7 @@ enum {
     LENIENT_END = 16384, /* its end tag may close what is implied to end */
     ONCE = 32768,     /* may not stand within its like */
     LISTING = 65536,  /* a line feed behind its start tag does not count */
+    SELECTED = 131072, /* stands in a select */
 };
 
 #define ELEMENTS(T) \
@@ -142,8 +143,8 @@ enum {
     T(NOSCRIPT, "noscript", HARD | SPECIAL) \
     T(OBJECT, "object", REFUSED) \
     T(OL, "ol", BLOCK | CLOSES_P | SPECIAL | LENIENT_END) \
-    T(OPTGROUP, "optgroup", REFUSED) \
-    T(OPTION, "option", REFUSED) \
+    T(OPTGROUP, "optgroup", SELECTED) \
+    T(OPTION, "option", SELECTED) \
     T(P, "p", BLOCK | CLOSES_P | SPECIAL) \
     T(PARAM, "param", VOID | SPECIAL) \
     T(PLAINTEXT, "plaintext", REFUSED) \
@@ -155,12 +156,12 @@ enum {
     T(SCRIPT, "script", SPECIAL | RAW | HIDDEN | HARD | HEADLIKE) \
     T(SEARCH, "search", CLOSES_P | SPECIAL | LENIENT_END) \
     T(SECTION, "section", BLOCK | CLOSES_P | SPECIAL | LENIENT_END) \
-    T(SELECT, "select", REFUSED) \
+    T(SELECT, "select", SPECIAL | HARD | ONCE) \
     T(SELECTEDCONTENT, "selectedcontent", REFUSED) \
     T(SOURCE, "source", VOID | SPECIAL) \
     T(STYLE, "style", SPECIAL | RAW | HIDDEN | HARD | HEADLIKE) \
     T(SUMMARY, "summary", BLOCK | CLOSES_P | SPECIAL | LENIENT_END) \
-    T(SVG, "svg", REFUSED) \
+    T(SVG, "svg", HARD | ONCE) \
     T(TABLE, "table", BLOCK | CLOSES_P | SPECIAL) \
     T(TBODY, "tbody", SPECIAL | TABLED) \
     T(TD, "td", SPECIAL | TABLED) \
@@ -326,6 +327,8 @@ typedef struct {
     unsigned open_count[ELEMENT_COUNT];
     enum place place;
     int has_doctype;
+    int is_standard; /* not in quirks mode for certain */
+    int closes_itself; /* the tag read last ended with "/>" */
 } Page;
 
 /* All functions that return int return 0 where the page is not plain, or where memory is short. */
@@ -621,8 +624,9 @@ static int read_attributes(Page *page, size_t element)
 {
     unsigned seen = 0;
     for (;;) {
-        while (page->at < page->end && (is_blank(*page->at) || *page->at == '/'))
-            page->at++;
+        page->closes_itself = 0;
+        for (; page->at < page->end && (is_blank(*page->at) || *page->at == '/'); page->at++)
+            page->closes_itself = *page->at == '/';
         if (page->at == page->end)
             return 0;
         if (*page->at == '>') {
@@ -663,11 +667,14 @@ static int read_raw(Page *page, enum element element)
     if (known->traits & LISTING && page->at < page->end && *page->at == '\n')
         page->at++;
     const uint8_t *start = page->at;
+    int is_escaped = 0;
     for (const uint8_t *at = start;; at++) {
         at = at < page->end ? memchr(at, '<', (size_t)(page->end - at)) : NULL;
         if (at == NULL || (size_t)(page->end - at) < known->length + 3)
             return 0;
-        if (at[1] == '!' && element == E_SCRIPT)
+        /* Behind "<!--" a script may hold scripts, whose ends are not its own. */
+        is_escaped |= at[1] == '!';
+        if (is_escaped && element == E_SCRIPT && same_name(at + 1, known->name, known->length))
             return 0;
         uint8_t after = at[2 + known->length];
         if (at[1] != '/' || !same_name(at + 2, known->name, known->length)
@@ -817,9 +824,34 @@ static int open_outside_body(Page *page, enum element element, int *done)
     return 0;
 }
 
+/* Names that end an <svg>, that hold HTML in it, or that mean something else there. */
+static int is_foreign(const uint8_t *name, size_t length)
+{
+    static const char *const others[] = {
+        "b", "big", "code", "em", "i", "s", "small", "span", "strong", "strike", "sub", "sup", "tt", "u", "var", "font",
+        "ruby", "desc", "foreignobject",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strlen(others[i]) == length && same_name(name, others[i], length))
+            return 0;
+    return 1;
+}
+
+/* Opens an option or a group of them. */
+static int open_in_select(Page *page, enum element element)
+{
+    if (top_of(page) == E_OPTION)
+        pop_element(page);
+    if (element == E_OPTGROUP && top_of(page) == E_OPTGROUP)
+        pop_element(page);
+    return (top_of(page) == E_SELECT || (top_of(page) == E_OPTGROUP && element == E_OPTION)) && push_element(page, element);
+}
+
 static int open_in_body(Page *page, enum element element)
 {
     uint32_t own = elements[element].traits;
+    if (page->open_count[E_SELECT] || own & SELECTED)
+        return page->open_count[E_SELECT] && own & SELECTED && open_in_select(page, element);
     if (own & TABLED || in_table_context(top_of(page))) {
         if (!in_table_context(top_of(page)) && (!page->open_count[E_TABLE] || !close_cell(page)))
             return 0;
@@ -831,7 +863,7 @@ static int open_in_body(Page *page, enum element element)
     if (is_item && !end_item(page, element))
         return 0;
     if ((own & CLOSES_P || is_item) && page->open_count[E_P]) {
-        if (top_of(page) != E_P || element == E_TABLE)
+        if (top_of(page) != E_P || (element == E_TABLE && !page->is_standard))
             return 0;
         pop_element(page);
         if (page->open_count[E_P])
@@ -850,7 +882,15 @@ static int read_start_tag(Page *page)
     size_t length = (size_t)(page->at - name);
     enum element element = element_named(name, length);
     uint32_t own = elements[element].traits;
+    if (element == E_HTML && page->place >= IN_BODY && page->at < page->end && *page->at == '>') {
+        /* It could only add attributes to the first one. */
+        page->at++;
+        return 1;
+    }
     if (own & REFUSED || page->place >= AFTER_BODY)
+        return 0;
+    int is_in_svg = page->open_count[E_SVG] != 0;
+    if (is_in_svg && (element != E_OTHER || !is_foreign(name, length)))
         return 0;
     int done = 0;
     if (page->place != IN_BODY && !open_outside_body(page, element, &done))
@@ -862,6 +902,8 @@ static int read_start_tag(Page *page)
         page->nodes[node].text = (Span){name, (uint32_t)length};
     if (!read_attributes(page, node))
         return 0;
+    if (page->closes_itself && (is_in_svg || element == E_SVG))
+        pop_element(page);
     if (own & (RAW | ESCAPABLE)) {
         if (!read_raw(page, element))
             return 0;
@@ -887,6 +929,15 @@ static int close_in_body(Page *page, enum element element, Span name)
         return page->open_count[element] && close_in_table(page, element);
     if (own & LENIENT_END)
         end_implied(page, element);
+    if (element == E_OPTGROUP || element == E_SELECT) {
+        if (top_of(page) == E_OPTION)
+            pop_element(page);
+        if (element == E_SELECT && top_of(page) == E_OPTGROUP)
+            pop_element(page);
+    }
+    if (element == E_P && !page->open_count[E_P] && !page->open_count[E_SVG] && !page->open_count[E_SELECT]
+        && !in_table_context(top_of(page)))
+        return push_element(page, E_P) && (pop_element(page), 1);
     if (top_of(page) != element)
         return 0;
     if (element == E_OTHER) {
@@ -960,6 +1011,7 @@ static int read_declaration(Page *page)
     if (close == NULL)
         return 0;
     page->has_doctype = 1;
+    page->is_standard = close - page->at == 13 && same_name(page->at + 9, "html", 4);
     page->at = close + 1;
     return 1;
 }
@@ -1024,6 +1076,10 @@ static int read_page(Page *page)
         int is_read = 0;
         if (mark[1] == '!') {
             is_read = read_declaration(page);
+        } else if (mark[1] == '?') {
+            const uint8_t *close = memchr(mark, '>', (size_t)(page->end - mark));
+            is_read = page->place == BEFORE_HTML && close != NULL && close[-1] == '?' && close - mark > 2;
+            page->at = is_read ? close + 1 : page->at;
         } else if (is_lower(mark[1]) || is_upper(mark[1])) {
             is_read = read_start_tag(page);
         } else if (mark[1] == '/' && (is_lower(mark[2]) || is_upper(mark[2]))) {
@@ -1300,6 +1356,8 @@ typedef struct {
 
 static void append(Buffer *buffer, const uint8_t *bytes, size_t length)
 {
+    if (length == 0)
+        return;
     if (buffer->room - buffer->length < length) {
         size_t room = 2 * (buffer->length + length) + 256;
         uint8_t *grown = buffer->is_broken || room > buffer->room_max ? NULL : PyMem_Realloc(buffer->bytes, room);
@@ -1861,10 +1919,10 @@ static PyObject *walked_rows(const Page *page, int with_images)
     return rows;
 }
 
-/* Whether all bytes are ASCII, or all are UTF-8 without NUL and carriage return. */
+/* Whether all bytes are UTF-8 without NUL and byte order mark. */
 static int is_readable(const char *text, Py_ssize_t length)
 {
-    if (length < 16 || length > PAGE_BYTES_MAX || memchr(text, 0, (size_t)length) || memchr(text, '\r', (size_t)length)
+    if (length < 16 || length > PAGE_BYTES_MAX || memchr(text, 0, (size_t)length)
         || memcmp(text, "\xEF\xBB\xBF", 3) == 0)
         return 0;
     uint64_t high = 0, word;
@@ -1882,6 +1940,19 @@ static int is_readable(const char *text, Py_ssize_t length)
         PyErr_Clear();
     Py_XDECREF(decoded);
     return decoded != NULL;
+}
+
+/* Copies a page with line feeds for its line ends; returns how long the copy is. */
+static size_t normalize_lines(uint8_t *to, const uint8_t *from, size_t length)
+{
+    size_t written = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (from[i] != '\r')
+            to[written++] = from[i];
+        else if (i + 1 == length || from[i + 1] != '\n')
+            to[written++] = '\n';
+    }
+    return written;
 }
 
 static PyObject *answer_of(const Page *page, int with_images)
@@ -1928,11 +1999,17 @@ static PyObject *read_plain(PyObject *Py_UNUSED(module), PyObject *const *argume
         return NULL;
     if (is_readable(text, length)) {
         Page page = {.at = (const uint8_t *)text};
-        page.begin = page.at;
+        uint8_t *normal = NULL;
         page.end = page.at + length;
+        if (memchr(text, '\r', (size_t)length) != NULL && (normal = PyMem_Malloc((size_t)length)) != NULL) {
+            page.end = normal + normalize_lines(normal, page.at, (size_t)length);
+            page.at = normal;
+        }
+        page.begin = page.at;
         page.decoded = PyMem_Malloc((size_t)length);
         if (page.decoded != NULL && read_page(&page))
             result = answer_of(&page, with_images);
+        PyMem_Free(normal);
         PyMem_Free(page.nodes);
         PyMem_Free(page.attributes);
         PyMem_Free(page.decoded);

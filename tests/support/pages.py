@@ -92,9 +92,13 @@ _WITHIN = {
     "ol": ("li", "li", "ul"),
     "dl": ("dt", "dd"),
     "colgroup": ("col",),
+    "select": ("option", "option", "optgroup"),
+    "optgroup": ("option",),
+    "svg": ("g", "path", "text", "G", "title"),
+    "g": ("path", "text"),
 }
 _TEXTS = (
-    "word ", " ", "\n", "a, b, c ", "&amp;", "&lt;", "&nbsp;", "&eacute;", "&#233;", "&#x1F600;", "& ", "é", "日本", "x < y",
+    "word ", " ", "\n", "\r\n", "a, b, c ", "&amp;", "&lt;", "&nbsp;", "&eacute;", "&#233;", "&#x1F600;", "& ", "é", "日本", "x < y",
     "longer text with some words in it, and commas, ", "and a second sentence of prose, which goes on for a while. ",
     "&bogus;", "&amp", "&#10;", "&#128;", "\t", "-", "--", "<!-- c -->", "<!---->", "<!-- a -- b -->", "]]>", "<!doctype html>",
 )  # fmt: skip
@@ -102,12 +106,12 @@ _ATTRIBUTES = (
     'class="content main"', "class=nav", 'id="sidebar"', 'href="/x?a=1&amp;b=2"', "href='y'", "href=z", "href", "rel=nofollow",
     'rel="a b"', 'src="/i"', "start=3", 'start="7x"', "value=5", 'value="0"', "lang=de", "name=robots", 'content="a&copy;b"',
     "http-equiv=refresh", 'type="x/y"', 'title="a>b"', 'class="post-text AD-x"', 'CLASS="Menu"', 'href="1" href="2"', "data-x",
-    "/", 'href = "sp"', "id=body", 'class="comment hidden"',
+    "/", "width=1/", 'href = "sp"', "id=body", 'class="comment hidden"',
 )  # fmt: skip
 _HEAD = (
     "<meta charset=utf-8>", "<title>T &amp; é</title>", "<link rel=canonical href=/c>", "<base href=/b/>", "<!-- h -->", "\n",
     '<script>var a="<b>";</script>', "<style>a{}</style>", "<noscript><link href=x rel=next></noscript>",
-    "<meta name=robots content=noindex>", "<meta http-equiv=refresh content='3;url=/r'>",
+    "<script><!-- a<b //--></script>", "<?xml version='1.0'?>", "<meta name=robots content=noindex>", "<meta http-equiv=refresh content='3;url=/r'>",
 )  # fmt: skip
 
 
