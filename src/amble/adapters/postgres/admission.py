@@ -102,6 +102,8 @@ async def _place(books: Books, origin_id: int, path: str) -> tuple[int, str | No
 
 
 async def _path_at(books: Books, url_id: int) -> str | None:
+    if url_id not in books.paths and url_id >> SLOT_BITS in books.opened:
+        return None
     if url_id not in books.paths:
         row = await books.database.one(URL["paths"], [url_id])
         books.paths[url_id] = None if row is None else row[1]
@@ -149,6 +151,8 @@ async def _origin(books: Books, partition: int, candidate: Candidate) -> Origin 
     """
     origin = books.by_key(candidate.origin)
     if origin is None:
+        if not books.can_open:
+            return None
         if not _has_room(books, partition, candidate.origin) and candidate.edge != Edge.SEED:
             return None
         origin = open_origin(books, candidate.origin, partition)

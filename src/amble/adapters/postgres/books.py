@@ -25,7 +25,7 @@ from amble.adapters.sql.identity import SLOT_BITS, Slots
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.tally import PUBLICATIONS, QUEUED, STATES
 from amble.domain.attempt import LeaseKey, OriginFacts, RobotsState
-from amble.domain.errors import StoreBroken
+from amble.domain.errors import OperationRefused, StoreBroken
 from amble.domain.fetched import BodyRef
 
 # The queue class of a robots.txt that is only refetched when a page of its origin wants it.
@@ -56,9 +56,9 @@ class Ids:
         self._next, self._end = first, first + count
 
     def take(self) -> int:
-        """The next id."""
+        """The next id. Raises OperationRefused when the database has no more to give."""
         if self._next >= self._end:
-            raise Conflict("out of origin ids")
+            raise OperationRefused("the origin ids of this database are used up")
         self._next += 1
         return self._next - 1
 
@@ -86,6 +86,7 @@ class Books:
         self.urls: dict[int, UrlRow] = {}
         self.origins: dict[int, Origin] = {}
         self.origin_ids: dict[str, int] = {}
+        self.opened: set[int] = set()  # by this transaction
         self.manifests: dict[ManifestKey, ManifestRow] = {}
         self.paths: dict[int, str | None] = {}
         self.bodies: dict[bytes, bytes] = {}
@@ -171,10 +172,16 @@ class Books:
 
     # ---- changes
 
+    @property
+    def can_open(self) -> bool:
+        """Whether there is an id for one more origin."""
+        return self._ids.left > 0
+
     def open_origin(self, key: str, partition: int) -> Origin:
         """A row for an origin that nothing was admitted for yet."""
         origin = Origin(self._ids.take(), key, paused=False, partition=partition)
         self._new_origins.append(origin)
+        self.opened.add(origin.id)
         self.origins[origin.id] = origin
         self.origin_ids[key] = origin.id
         return origin

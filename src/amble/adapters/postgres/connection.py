@@ -46,6 +46,7 @@ _LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # none of the hosts can be written to now
     asyncpg.ConnectionDoesNotExistError,
     OSError,
     asyncio.TimeoutError,
@@ -108,10 +109,10 @@ async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S
         return await _believed(connection, silence_s)
     except (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError) as error:
         raise StoreBroken(describe(error)) from error
-    except (asyncpg.PostgresError, *_LOST) as error:
-        raise StoreUnavailable(describe(error)) from error
     except (ValueError, asyncpg.ClientConfigurationError) as error:
         raise StoreBroken(f"the address of the database is not one: {describe(error)}") from error
+    except (asyncpg.PostgresError, *_LOST) as error:
+        raise StoreUnavailable(describe(error)) from error
 
 
 async def _believed(connection: asyncpg.Connection[Any], patience_s: float) -> asyncpg.Connection[Any]:

@@ -62,6 +62,8 @@ SELECT EXISTS (SELECT 1 FROM site WHERE partition = $1);
 INSERT INTO site(partition, name, origins) SELECT * FROM unnest($1::integer[], $2::text[], $3::bigint[])
 ON CONFLICT (partition, name) DO UPDATE SET origins = excluded.origins;
 
--- take_ids: origin ids for one store, from the first block that has so many left
-UPDATE origin_block SET next = next + $1 WHERE first = (SELECT first FROM origin_block
-  WHERE next + $1 <= last + 1 ORDER BY first LIMIT 1 FOR UPDATE) RETURNING next - $1;
+-- take_ids: origin ids for one store, as many as wanted or what is left of the block: the first of them, how many
+WITH block AS MATERIALIZED (SELECT first, next, least(last + 1, next + $1) AS new FROM origin_block WHERE next <= last
+  ORDER BY first LIMIT 1 FOR UPDATE)
+UPDATE origin_block AS b SET next = block.new FROM block WHERE b.first = block.first
+RETURNING block.next, block.new - block.next;

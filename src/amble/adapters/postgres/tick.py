@@ -123,11 +123,9 @@ class Tick:
         drained = sum(operation.value.limit for _, operation in self._asked if isinstance(operation, m.Drain))
         wanted = len(keys) + max(0, drained)
         if self._carry.ids.left < wanted:
-            for count in (wanted + IDS_AT_ONCE, wanted):
-                row = await self._database.one(ORIGIN["take_ids"], count)
-                if row is not None:
-                    self._carry.ids.refill(row[0], count)
-                    return
+            row = await self._database.one(ORIGIN["take_ids"], wanted + IDS_AT_ONCE)
+            if row is not None:
+                self._carry.ids.refill(*row)
 
     async def _refresh(self) -> None:
         """Now and then, see that rows which are held for long are not looked at by every sweep."""
