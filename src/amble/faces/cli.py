@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import amble
-from amble.faces import fleet, inspect, maintain, parse, simulate
+from amble.faces import fleet, inspect, maintain, migrate, parse, simulate
 from amble.faces import plan as planning
 
 if TYPE_CHECKING:
@@ -268,6 +268,7 @@ app.command()(fleet.seed)
 app.command()(maintain.export)
 app.command()(maintain.verify)
 app.command()(maintain.doctor)
+app.command()(migrate.migrate)
 app.command()(simulate.simulate)
 _store = typer.Typer(help="The database of a fleet.")
 _store.command("init")(fleet.init)
