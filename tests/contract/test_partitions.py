@@ -10,8 +10,12 @@ import asyncpg
 import pytest
 
 import amble.adapters.postgres
+from amble.adapters.postgres.fleet import add_seeds, set_up
 from amble.adapters.postgres.partitions import PostgresPartitions, place_of
-from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.adapters.postgres.store import PostgresStore
+from amble.domain.attempt import Edge, UrlKind
+from amble.domain.errors import ConfigErrors, StoreBroken, StoreUnavailable
+from amble.domain.frontier import AdmitBatch, Candidate
 from amble.ports import Partitions
 from tests.support.postgres import FreshDatabase
 
@@ -209,6 +213,54 @@ async def test_one_that_is_stopped_in_a_transaction_does_not_keep_the_others_wai
     assert roster.lost == []
     assert roster.partitions[0].lease_left_ms <= TTL, "not renewed: the caller must not trust it longer"
     assert roster.partitions[1].lease_left_ms > TTL
+
+
+async def test_each_partition_tells_what_work_is_in_it(
+    partitions: PostgresPartitions, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await partitions.claim("a", [1], TTL, HOLD)
+    await sql.execute(
+        "INSERT INTO tally VALUES (1, 'queued', 7), (1, 'state.leased', 2), (1, 'state.parsed', 1), (2, 'queued', 1)"
+    )
+    await sql.execute(
+        "INSERT INTO inbox(partition, source, amount, policy_version, candidates) VALUES (1, 2, 5, 1, '')"
+    )
+    facts = [
+        (f.line.partition, f.line.owner, f.queued, f.in_flight, f.inbox, f.outbox)
+        for f in await partitions.facts()
+    ]
+    assert facts == [(0, "", 0, 0, 0, 0), (1, "a", 7, 3, 5, 0), (2, "", 1, 0, 0, 0), (3, "", 0, 0, 0, 0)]
+
+
+async def test_seeds_are_told_when_there_are_new_ones(partitions: PostgresPartitions, dsn: str) -> None:
+    assert await partitions.seeds() == (0, ())
+    await add_seeds(dsn, ["https://a.example/", "https://b.example/"])
+    await add_seeds(dsn, ["https://b.example/"])
+    found = await partitions.seeds(0)
+    assert found is not None
+    assert found[1] == ("https://a.example/", "https://b.example/")
+    assert await partitions.seeds(found[0]) is None
+
+
+async def test_a_fleet_is_set_up_once_and_sites_are_set_apart_before_it_begins(
+    database: str,
+) -> None:
+    assert await set_up(database, partitions=4, apart=["busy.example"]) == 5
+    assert await set_up(database, partitions=4, apart=["busy.example", "other.example"]) == 6
+    made = PostgresPartitions(database)
+    roster = await made.roster(TTL)
+    assert (roster.hashed, roster.sites_apart) == (4, {"busy.example": 4, "other.example": 5})
+    assert len(roster.partitions) == 6
+    await made.close()
+    with pytest.raises(StoreBroken, match="another number of partitions"):
+        await set_up(database, partitions=8)
+    store = await PostgresStore.open(database)
+    await store.frontier(0).admit(
+        AdmitBatch([Candidate("https://late.example", "/", UrlKind.PAGE, 1, 0, 0, Edge.SEED, 0)])
+    )
+    await store.close()
+    with pytest.raises(ConfigErrors, match=r"late\.example: the crawl has begun"):
+        await set_up(database, partitions=4, apart=["busy.example", "late.example"])
 
 
 async def test_a_database_without_a_frontier_is_told_apart_from_one_that_is_away(

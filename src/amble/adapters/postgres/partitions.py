@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from amble.adapters.postgres.connection import Trouble, describe, trouble_of
 from amble.adapters.postgres.fleet import SEEDS, decode_seeds
 from amble.adapters.postgres.setup import HASHED
 from amble.domain.errors import StoreBroken, StoreUnavailable
@@ -72,8 +73,8 @@ WHERE p.partition = h.partition AND p.epoch = h.epoch AND p.owner = $1
 _COUNTS = ("queued", "in_flight", "inbox", "outbox")
 _FACTS = """
 SELECT p.partition, coalesce(t.queued, 0) AS queued, coalesce(t.in_flight, 0) AS in_flight,
-  coalesce((SELECT sum(size) FROM inbox i WHERE i.partition = p.partition), 0) AS inbox,
-  coalesce((SELECT sum(size) FROM outbox o WHERE o.source = p.partition), 0) AS outbox
+  coalesce((SELECT sum(amount) FROM inbox i WHERE i.partition = p.partition), 0) AS inbox,
+  coalesce((SELECT sum(amount) FROM outbox o WHERE o.source = p.partition), 0) AS outbox
 FROM partition p LEFT JOIN (
   SELECT partition, sum(value) FILTER (WHERE name = 'queued') AS queued,
     sum(value) FILTER (WHERE name IN ('state.leased', 'state.fetched', 'state.parsed')) AS in_flight
@@ -201,8 +202,9 @@ class PostgresPartitions:
                 ) from None
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 self._abandon()
-                told = str(error) or type(error).__name__
-                raise StoreUnavailable(f"{place_of(self._dsn)} does not answer: {told}") from error
+                if trouble_of(error) in (Trouble.REFUSED, Trouble.BROKEN):
+                    raise StoreBroken(f"{place_of(self._dsn)}: {describe(error)}") from error
+                raise StoreUnavailable(f"{place_of(self._dsn)} does not answer: {describe(error)}") from error
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(
