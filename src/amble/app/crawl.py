@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from amble.app.pace import Pace
 from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
 from amble.domain.attempt import Lease, UrlKind
@@ -52,8 +54,7 @@ TICK_S = 0.5
 STATUS_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chore:
+class Chore(Struct, frozen=True, kw_only=True):
     """Something that time makes due: `work` runs at once, and again `every_s` after it has ended."""
 
     name: str
@@ -61,8 +62,7 @@ class Chore:
     work: Callable[[], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenancy:
+class Tenancy(Struct, frozen=True, kw_only=True):
     """What is different for an agent of a fleet, whose partitions come and go, and which runs until it is stopped.
 
     `chores` go on until everything under way has ended. `is_done` is asked while there is nothing to do; None: never
@@ -77,8 +77,7 @@ class Tenancy:
     unparsed_max: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """Everything a running crawl is made of, wired by the composition root."""
 
     frontier: Frontier

@@ -6,13 +6,16 @@ The structs here cross process borders as msgpack arrays; field order is the wir
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from msgspec import Struct
 
 from amble.domain.decision import Category
 from amble.domain.fetched import BodyRef, Validators
-from amble.domain.policy import RetryPolicy
+
+if TYPE_CHECKING:
+    # The store process needs none of the settings, and making their classes takes 8 ms.
+    from amble.domain.policy import RetryPolicy
 
 UrlId = NewType("UrlId", int)
 OriginId = NewType("OriginId", int)

@@ -6,11 +6,10 @@ and nothing to backtrack into: each part between stars is searched once, from wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Glob:
+class Glob(Struct, frozen=True):
     """`first`, then each of `middle` in order, then `last` at the very end (None: the end is free)."""
 
     first: str
@@ -48,7 +47,6 @@ def glob_of(parts: list[str], *, anchored: bool) -> Glob:
     return Glob(first, tuple(filter(None, middle)), last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Exact(Glob):
+class _Exact(Glob, frozen=True):
     def matches(self, text: str) -> bool:
         return text == self.first

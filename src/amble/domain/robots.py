@@ -7,13 +7,18 @@ whatever the wildcards; and doubt closes, never opens: only an answer that says 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from amble.domain.attempt import RobotsState
 from amble.domain.glob import Glob, glob_of
 from amble.domain.manifest import RobotsRules
-from amble.domain.policy import RobotsPolicy
+
+if TYPE_CHECKING:
+    # The store process needs none of the settings, and making their classes takes 8 ms.
+    from amble.domain.policy import RobotsPolicy
 
 ROBOTS_PATH = "/robots.txt"
 
@@ -52,8 +57,7 @@ def _comparable(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Wild:
+class _Wild(Struct, frozen=True):
     """A rule with a star; `length` counts the octets of its pattern, `text` is the pattern as written."""
 
     length: int
@@ -163,8 +167,7 @@ _MAX_AGE = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,10})", re.IGNORECASE)
 _UNCACHED = re.compile(r"(?:^|,)\s*(?:no-cache|no-store)\s*(?:[,=]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class RobotsDecision:
+class RobotsDecision(Struct, frozen=True):
     """What holds for an origin from now on, and in how many ms its robots.txt must be fetched again."""
 
     outcome: RobotsOutcome

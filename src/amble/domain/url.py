@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import xxhash
+from msgspec import Struct, field
 from upa_url import URL
 
 from amble.domain.decision import Reason
@@ -59,8 +59,7 @@ _NORMAL_TRIPLET = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteQueryRule:
+class SiteQueryRule(Struct, frozen=True, kw_only=True):
     """What one site's operator knows better than the general list.
 
     `keep`: parameters never dropped there, though they are on the tracking list. `drop`: parameters dropped there in
@@ -73,8 +72,7 @@ class SiteQueryRule:
     path_parameters: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryPolicy:
+class QueryPolicy(Struct, frozen=True, kw_only=True):
     """Which query parameters do not belong to the identity of a page.
 
     `sites` maps a host name to a rule that holds for that host and everything below it; the longest name wins.
@@ -408,8 +406,7 @@ def _escaped(data: bytes) -> str:
 # --- the parts of a canonical URL ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Scheme, host and port: the unit of politeness. An IPv6 `host` has no brackets here; `authority` has them."""
 
     scheme: str
