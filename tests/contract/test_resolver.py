@@ -7,9 +7,11 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pycares
 import pytest
 import uvloop
 
+from amble.adapters.net import resolver as module
 from amble.adapters.net.resolver import DnsResolver, ResolverLimits
 from amble.domain.decision import Category
 from amble.domain.errors import ConfigErrors
@@ -343,3 +345,11 @@ def test_it_works_the_same_on_uvloop_and_leaves_nothing_behind(clock: Hands) -> 
 
     uvloop.run(run())
     asyncio.run(run())
+
+
+def test_the_codes_and_types_are_those_of_the_library() -> None:
+    codes = pycares.errno
+    assert (module._NO_DATA, module._BAD_NAME) == (codes.ARES_ENODATA, codes.ARES_EBADNAME)
+    assert (module._TIMEOUT, module._UNREACHABLE) == (codes.ARES_ETIMEOUT, codes.ARES_ECONNREFUSED)
+    assert {codes.ARES_ENOTFOUND, codes.ARES_EBADNAME} == module._NOT_FOUND
+    assert (pycares.QUERY_TYPE_A, pycares.QUERY_TYPE_AAAA) == (module._A, module._AAAA)

@@ -13,23 +13,27 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
-
-import aiodns
-import pycares
+from typing import TYPE_CHECKING, Final
 
 from amble.domain.decision import Category
 from amble.domain.errors import ConfigErrors
 from amble.ports import Clock, Resolved, ResolveFailure
 
-_A: Final = pycares.QUERY_TYPE_A
-_AAAA: Final = pycares.QUERY_TYPE_AAAA
+if TYPE_CHECKING:
+    # Loaded for the first query (25 ms): a crawl of addresses has none.
+    import aiodns
+    import pycares
+
+# Types of records (RFC 1035, RFC 3596) and codes of c-ares.
+_A: Final = 1
+_AAAA: Final = 28
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 
-_NOT_FOUND: Final = frozenset({pycares.errno.ARES_ENOTFOUND, pycares.errno.ARES_EBADNAME})
-_TIMEOUT: Final = pycares.errno.ARES_ETIMEOUT
-_UNREACHABLE: Final = pycares.errno.ARES_ECONNREFUSED
-_NO_DATA: Final = pycares.errno.ARES_ENODATA
+_BAD_NAME: Final = 8
+_NOT_FOUND: Final = frozenset({4, _BAD_NAME})
+_TIMEOUT: Final = 12
+_UNREACHABLE: Final = 11
+_NO_DATA: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,7 @@ class DnsResolver:
         try:
             futures = (channel.query_dns(name, "A"), channel.query_dns(name, "AAAA"))
         except ValueError:  # a name that cannot be put into a query, such as one that is not ASCII
-            bad = _Answer(code=pycares.errno.ARES_EBADNAME)
+            bad = _Answer(code=_BAD_NAME)
             return bad, bad
         try:
             async with asyncio.timeout(self._limits.lookup_s):
@@ -217,6 +221,8 @@ class DnsResolver:
         return self._channel
 
     def _new_channel(self, query_s: float, tries: int) -> aiodns.DNSResolver:
+        import aiodns
+
         return aiodns.DNSResolver(self._nameservers or None, timeout=query_s, tries=tries, lookups="b")
 
     # -- failures --------------------------------------------------------------------------------------------------
@@ -234,6 +240,8 @@ class DnsResolver:
                 failure = ResolveFailure(Category.DNS_TIMEOUT, "no nameserver answers", unavailable=True)
                 return failure, limits.unavailable_ttl_s
             return ResolveFailure(Category.DNS_TIMEOUT, "no answer for this name"), limits.timeout_ttl_s
+        import pycares
+
         code = next(code for code in codes if code != _NO_DATA)
         return ResolveFailure(Category.DNS_FAILED, str(pycares.errno.strerror(code))), limits.failed_ttl_s
 
@@ -247,10 +255,12 @@ class DnsResolver:
 
     async def _ask_root(self) -> bool:
         # A channel of its own: the other one would answer from its cache and prove nothing.
+        from aiodns.error import DNSError
+
         channel = self._new_channel(self._limits.probe_s, 1)
         try:
             await channel.query_dns(".", "NS")
-        except aiodns.error.DNSError as error:
+        except DNSError as error:
             return error.args[0] not in (_TIMEOUT, _UNREACHABLE)
         else:
             return True
@@ -260,9 +270,12 @@ class DnsResolver:
 
 async def _settle(future: asyncio.Future[pycares.DNSResult], kind: int) -> _Answer:
     """The outcome of one query. The TTL is the least of the chain of aliases and the addresses."""
+    import pycares
+    from aiodns.error import DNSError
+
     try:
         result = await future
-    except aiodns.error.DNSError as error:
+    except DNSError as error:
         return _Answer(code=error.args[0])
     addresses = []
     for record in result.answer:
