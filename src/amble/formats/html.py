@@ -236,22 +236,9 @@ class _Walk:
         self._robots_names = robots_names
         self._anchor_chars_left = ANCHOR_CHARS_TOTAL_MAX
 
-        self._visits: dict[str, Callable[[str | None, str | None, str | None, str | Element], None]] = {
-            "a": self._anchor,
-            "area": self._anchor,
-            "link": self._link,
-            "meta": self._meta,
-            "base": self._base,
-            "title": self._title,
-            "frame": self._frame,
-            "iframe": self._frame,
-            "img": self._image,
-            "body": self._body,
-        }
-
     def run(self, document: Document, walked: tuple[str, ...]) -> None:
         """Visit every element whose tag is in `walked`."""
-        visits = self._visits
+        visits = self._visits()
         for element in document.iter_elements(walked):
             tag, attr = element.tag, element.attr
             one, two, three = _WALKED[tag]
@@ -264,9 +251,24 @@ class _Walk:
 
     def take(self, rows: list[tuple[str, str | None, str | None, str | None, str]]) -> None:
         """Visit what stands for such elements: (tag, the attributes of it that _WALKED names, text)."""
-        visits = self._visits
+        visits = self._visits()
         for tag, one, two, three, text in rows:
             visits[tag](one, two, three, text)
+
+    def _visits(self) -> dict[str, Callable[[str | None, str | None, str | None, str | Element], None]]:
+        # Made for each walk, not kept in it: a walk that holds itself would wait for the collector.
+        return {
+            "a": self._anchor,
+            "area": self._anchor,
+            "link": self._link,
+            "meta": self._meta,
+            "base": self._base,
+            "title": self._title,
+            "frame": self._frame,
+            "iframe": self._frame,
+            "img": self._image,
+            "body": self._body,
+        }
 
     def take_header_links(self, header_links: list[HeaderLink]) -> None:
         """Add what the HTTP Link headers say; the document's own canonical goes first."""
@@ -297,7 +299,10 @@ class _Walk:
             bound = self._anchor_chars_max
             # Twice the bound leaves room for the white space that collapses.
             anchor = collapse(whole[: 2 * bound], bound)
-        self.links.add(href, _ANCHOR, bits, anchor)
+        if known is None:
+            self.links.add_new(href, _ANCHOR, bits, anchor)
+        else:
+            known.again(bits, anchor)
 
     def _link(self, href: str | None, rel: str | None, kind: str | None, _inside: str | Element) -> None:
         if href and rel:

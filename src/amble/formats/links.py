@@ -53,7 +53,12 @@ class RawLinks:
         known = self.found.get(href)
         if known is not None:
             known.again(rel, anchor)
-        elif len(self.found) < self.links_max:
+        else:
+            self.add_new(href, edge, rel, anchor)
+
+    def add_new(self, href: str, edge: int, rel: int, anchor: str) -> None:
+        """Remember the first occurrence of an href that is not in `found`."""
+        if len(self.found) < self.links_max:
             self.found[href] = RawLink(edge, rel, anchor)
         else:
             self.truncated = True
@@ -62,18 +67,21 @@ class RawLinks:
         self, canonicalizer: Canonicalizer, base: Base, charset: str | None
     ) -> tuple[list[Link], dict[str, int]]:
         """Distinct canonical links in document order, and how many hrefs were dropped for which reason."""
-        hrefs = [href for href in self.found if href and href[0] != "#"]
+        found = self.found
+        hrefs = [href for href in found if href and href[0] != "#"]
         merged: dict[str, RawLink] = {}
         dropped: Counter[str] = Counter()
-        if len(hrefs) < len(self.found):
-            dropped[SAME_DOCUMENT] = len(self.found) - len(hrefs)
+        if len(hrefs) < len(found):
+            dropped[SAME_DOCUMENT] = len(found) - len(hrefs)
         for href, url in zip(hrefs, canonicalizer.canon_many(hrefs, base, charset), strict=True):
             if isinstance(url, Reason):
                 dropped[url.value] += 1
                 continue
-            raw = self.found[href]
-            twin = merged.setdefault(url, raw)
-            if twin is not raw:
+            raw = found[href]
+            twin = merged.get(url)
+            if twin is None:
+                merged[url] = raw
+            else:
                 twin.again(raw.rel, raw.anchor)
         links = [Link(url, raw.edge, raw.rel, raw.anchor) for url, raw in merged.items()]
         return links, dict(dropped)
