@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from amble.adapters.archive.check import verify as verify_archive
 from amble.adapters.archive.reader import SegmentReader
 from amble.adapters.sinks.jsonl import JsonlSink
 from amble.adapters.sinks.stream import JsonlStream
 from amble.adapters.sql.check import SqliteCheck
+from amble.adapters.sql.files import FilesCheck
+from amble.app import folder as crawl_folder
 from amble.app.config import CrawlConfig, scope_of
 from amble.app.findings import ExportResult
 from amble.app.layout import Folder
-from amble.app.reading import open_reports
+from amble.app.reading import frontier_files, open_reports
 from amble.app.verify import Judge, check_captures
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Reason, Rejected
@@ -29,10 +33,14 @@ from amble.formats import manifest_json
 from amble.stages.admit import judge_robots_url
 from amble.stages.publish import Publisher
 
+if TYPE_CHECKING:
+    from amble.adapters.archive.objects_reader import ObjectReader
+    from amble.adapters.postgres.check import PostgresCheck
+
 
 def read_robots_rules(root: Path, ref: BodyRef) -> RuleSet:
     """The robots rules stored at `ref`. Raises ArchiveBroken."""
-    reader = SegmentReader(Folder(root=root).archive)
+    reader = _open_records(root)
     try:
         return RuleSet(manifest_json.decode(reader.read(ref)).manifest.robots or RobotsRules())
     finally:
@@ -46,33 +54,66 @@ def export_jsonl(root: Path, target: Path | None) -> ExportResult:
     """
     with ExitStack() as held:
         reports = held.enter_context(open_reports(root))
-        reader = held.enter_context(closing(SegmentReader(Folder(root=root).archive)))
+        reader = held.enter_context(closing(_open_records(root)))
         sink: JsonlSink | JsonlStream = (
             JsonlSink(target, crawl=reports.crawl) if target is not None else JsonlStream(sys.stdout.buffer)
         )
         held.callback(sink.close)
-        publisher = Publisher(publications=reports, records=reader, sink=sink)
-        written = publisher.run()
+        publishers = [
+            Publisher(publications=reports, records=reader, sink=sink, partition=partition)
+            for partition in reports.partitions
+        ]
         return ExportResult(
-            documents=written,
-            position=sink.position(),
+            documents=sum(publisher.run() for publisher in publishers),
+            position=sum(sink.position(partition) for partition in reports.partitions),
             target=str(target) if target else "-",
-            skipped=tuple(publisher.skipped),
+            skipped=tuple(damaged for publisher in publishers for damaged in publisher.skipped),
         )
 
 
 def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
-    """Every problem of a crawl folder, readable: archive, frontier, and the two against each other."""
-    folder = Folder(root=root)
+    """Every problem of a crawl, readable: archive, frontier, and the two against each other."""
     open_reports(root).close()
-    yield from map(str, verify_archive(folder.archive))
-    reader = SegmentReader(folder.archive)
+    yield from _archive_problems(root)
+    reader = _open_records(root)
     try:
-        with SqliteCheck(folder.frontier) as frontier:
+        with _open_check(root) as frontier:
             yield from frontier.problems()
             yield from check_captures(frontier, reader.read, _judge_of(config))
     finally:
         reader.close()
+
+
+def _open_records(root: Path) -> SegmentReader | ObjectReader:
+    """The archive of a crawl, to be read by reference."""
+    url = crawl_folder.archive_url_of(root, os.environ)
+    if not url:
+        return SegmentReader(Folder(root=root).archive)
+    from amble.adapters.archive.objects_open import open_bucket
+    from amble.adapters.archive.objects_reader import ObjectReader
+
+    return ObjectReader(open_bucket(url))
+
+
+def _archive_problems(root: Path) -> Iterator[str]:
+    url = crawl_folder.archive_url_of(root, os.environ)
+    if not url:
+        yield from map(str, verify_archive(Folder(root=root).archive))
+        return
+    from amble.adapters.archive.objects_open import open_bucket
+    from amble.adapters.archive.objects_reader import verify_objects
+
+    yield from map(str, verify_objects(open_bucket(url)))
+
+
+def _open_check(root: Path) -> SqliteCheck | FilesCheck | PostgresCheck:
+    url = crawl_folder.store_url_of(root, os.environ)
+    if not url:
+        paths = frontier_files(root)
+        return SqliteCheck(paths[0]) if len(paths) == 1 else FilesCheck(paths)
+    from amble.adapters.postgres.check import PostgresCheck
+
+    return PostgresCheck(url)
 
 
 def _judge_of(config: CrawlConfig) -> Judge:

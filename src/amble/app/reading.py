@@ -1,21 +1,50 @@
-"""The composition root of the commands that look at a crawl, running or not.
+"""The composition root of the commands that look at a crawl, running or not, in a folder or in a database.
 
 One root for each thing that commands do, because importing adapters is most of what a short command costs.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from amble.adapters.sql.reports import SqliteReports
+from amble.app import folder as crawl_folder
 from amble.app.folder import FRONTIER_NAME
 from amble.app.layout import Folder
 from amble.domain.errors import CrawlFolderUnusable
 
+if TYPE_CHECKING:
+    from amble.adapters.sql.reports import StoreReports
 
-def open_reports(root: Path) -> SqliteReports:
-    """Read-only questions about the crawl in `root`, running or not. Raises CrawlFolderUnusable."""
-    folder = Folder(root=root)
-    if not folder.frontier.is_file():
+
+def open_reports(root: Path) -> StoreReports:
+    """Read-only questions about the crawl of `root`, running or not: its own, or that of the database it names.
+
+    Raises ConfigErrors, CrawlFolderUnusable, StoreUnavailable, StoreBroken.
+    """
+    url = crawl_folder.store_url_of(root, os.environ)
+    if url:
+        from amble.adapters.postgres.reports import PostgresReports
+
+        return PostgresReports(url)
+    return open_files(root)
+
+
+def open_files(root: Path) -> StoreReports:
+    """The same of the frontier files of a folder."""
+    from amble.adapters.sql.files import FilesReports
+    from amble.adapters.sql.reports import SqliteReports
+
+    paths = frontier_files(root)
+    return SqliteReports(paths[0]) if len(paths) == 1 else FilesReports(paths)
+
+
+def frontier_files(root: Path) -> list[Path]:
+    """The frontier files of the crawl in `root`, one or more. Raises CrawlFolderUnusable."""
+    from amble.adapters.sql.files import files_of
+
+    paths = files_of(Folder(root=root).frontier)
+    if not paths:
         raise CrawlFolderUnusable(f"{root}: there is no crawl here (no {FRONTIER_NAME}); name its folder")
-    return SqliteReports(folder.frontier)
+    return paths
