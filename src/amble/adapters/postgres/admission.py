@@ -42,6 +42,8 @@ async def admit(books: Books, partition: int, batch: AdmitBatch) -> AdmitReport:
     verdicts = bytearray(len(batch.candidates))
     parcels: dict[int, list[Candidate]] = {}
     for number, candidate in enumerate(batch.candidates):
+        if books.is_known(candidate.origin, candidate.path):
+            continue  # ALREADY_KNOWN, wherever it belongs
         if candidate.partition == partition:
             verdicts[number] = await _admit(books, partition, candidate, batch.policy_version)
         elif candidate.partition in books.here and await find(books, candidate.origin, candidate.path):
@@ -58,7 +60,8 @@ async def admit_here(books: Books, partition: int, candidates: list[Candidate], 
     """Admit all candidates, whichever partition they name, and count; one verdict for each."""
     verdicts = bytearray(len(candidates))
     for number, candidate in enumerate(candidates):
-        verdicts[number] = await _admit(books, partition, candidate, policy_version)
+        if not books.is_known(candidate.origin, candidate.path):
+            verdicts[number] = await _admit(books, partition, candidate, policy_version)
     _count(books, partition, AdmitBatch(candidates, policy_version=policy_version), bytes(verdicts))
     return bytes(verdicts)
 

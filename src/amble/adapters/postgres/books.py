@@ -89,6 +89,8 @@ class Books:
         self.opened: set[int] = set()  # by this transaction
         self.manifests: dict[ManifestKey, ManifestRow] = {}
         self.paths: dict[int, str | None] = {}
+        # Where to look first for candidates of known origins: (origin, path) -> id.
+        self.first_ids: dict[tuple[str, str], int] = {}
         self.bodies: dict[bytes, bytes] = {}
         self.sites: dict[int, dict[str, int]] = {}
         self.origins_known: dict[int, int] = {}
@@ -142,6 +144,11 @@ class Books:
         """The origin "scheme://host[:port]", None when it is unknown."""
         origin_id = self.origin_ids.get(key)
         return None if origin_id is None else self.origin(origin_id)
+
+    def is_known(self, origin_key: str, path: str) -> bool:
+        """Whether a candidate is known for certain without a further look; nearly all that are known are known so."""
+        url_id = self.first_ids.get((origin_key, path))
+        return url_id is not None and self.paths.get(url_id) == path
 
     def active_max(self, origin: Origin) -> int:
         """How many requests may be active at the origin."""

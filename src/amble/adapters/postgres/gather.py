@@ -51,6 +51,8 @@ class Gathering:
         self.found = Found()
         # Candidates by the partition that they are to be admitted to; None: only looked up.
         self._candidates: list[tuple[int | None, Candidate]] = []
+        # (partition, origin, id of the origin) of those that may be new.
+        self._new: list[tuple[int, str, int | None]] = []
 
     async def gather(self) -> Found:
         """Read everything."""
@@ -204,32 +206,26 @@ class Gathering:
         keys |= {value.origin for _, _, value in self._each(m.Reserve, m.SetOrigin)}
         if keys:
             books.origin_ids.update(await self._fetch(ORIGIN["by_key"], sorted(keys)))
-        ids = set()
+        first = books.slots.first
         for _, candidate in self._candidates:
             origin_id = books.origin_ids.get(candidate.origin)
             if origin_id is not None:
-                ids.add(origin_id << SLOT_BITS | books.slots.first(candidate.path))
-        if ids:
-            wanted = sorted(ids)
+                link = candidate.origin, candidate.path
+                if link not in books.first_ids:
+                    books.first_ids[link] = origin_id << SLOT_BITS | first(candidate.path)
+        if books.first_ids:
+            wanted = sorted(set(books.first_ids.values()))
             books.paths.update(dict.fromkeys(wanted))
             books.paths.update(await self._fetch(URL["paths"], wanted))
-
-    def _new(self) -> Iterable[tuple[int, Candidate, int | None]]:
-        """(partition, candidate, id of its origin) of candidates that may be new in a partition here."""
-        books = self._books
-        for partition, candidate in self._candidates:
-            if partition is None:
-                continue
-            origin_id = books.origin_ids.get(candidate.origin)
-            if origin_id is not None:
-                first = origin_id << SLOT_BITS | books.slots.first(candidate.path)
-                if books.paths.get(first) == candidate.path:
-                    continue
-            yield partition, candidate, origin_id
+        self._new = [
+            (partition, candidate.origin, books.origin_ids.get(candidate.origin))
+            for partition, candidate in self._candidates
+            if partition is not None and not books.is_known(candidate.origin, candidate.path)
+        ]
 
     async def _origins(self) -> None:
         books = self._books
-        ids: set[int] = {origin_id for _, _, origin_id in self._new() if origin_id is not None}
+        ids: set[int] = {origin_id for _, _, origin_id in self._new if origin_id is not None}
         for _, _, value in self._each(m.Reserve, m.SetOrigin):
             known = books.origin_ids.get(value.origin)
             if known is not None:
@@ -246,9 +242,9 @@ class Gathering:
         """Counts of sites, where origins may be opened and enough are known."""
         books = self._books
         keys: dict[int, set[str]] = {}
-        for partition, candidate, origin_id in self._new():
+        for partition, origin_key, origin_id in self._new:
             if origin_id is None:
-                keys.setdefault(partition, set()).add(candidate.origin)
+                keys.setdefault(partition, set()).add(origin_key)
         if not keys:
             return
         rows = await self._fetch(WORK["counters"], sorted(keys), [tally.ORIGINS])
