@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import json
 import os
 import resource
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -24,6 +27,7 @@ from amble.ports import Ask, FetchFailure, Permit, Reply, Transport
 from tests.support.raw_server import RawServer, Session, needs_ipv6, permit, polite, respond
 from tests.support.violations import CASES, Case
 
+ROOT = Path(__file__).parents[2]
 AGENT = "amble-test/1.0 (+https://example.org/bot)"
 SHORT = FetchLimits(
     connect_s=0.3,
@@ -823,3 +827,27 @@ async def test_a_kept_connection_carries_no_request_whose_right_to_begin_has_end
         failure = await failed(transport, server.permit("/2", begin_within_s=-0.001))
         assert (failure.category, failure.stale) == (Category.STALE_EPOCH, False)
         assert [request.split(b" ")[1] for request in server.requests] == [b"/1"]
+
+
+async def test_a_process_that_was_stopped_for_longer_than_its_window_sends_nothing_when_it_wakes() -> None:
+    window_s, count = 1.0, 300
+    async with RawServer(polite) as server:
+        client = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.paused_client", str(server.port), str(window_s), str(count),
+            stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+        )  # fmt: skip
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"ready\n"
+        began_s = time.monotonic()
+        while len(server.requests) < 20:
+            await asyncio.sleep(0.005)
+        client.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(0.1)  # what had left is here now
+        before = len(server.requests)
+        await asyncio.sleep(max(0.0, began_s + window_s - time.monotonic()) + 0.2)
+        assert len(server.requests) == before
+        client.send_signal(signal.SIGCONT)
+        told = json.loads(await client.stdout.readline())
+        await client.wait()
+        assert len(server.requests) == before, "not one request left after it woke"
+        assert told == {"fetched": before, "stale_epoch": count - before}
