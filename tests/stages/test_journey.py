@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from amble.adapters.archive.names import list_segments
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Reason, Refusal
-from amble.domain.frontier import Applied, OriginEffect, RecordFailed
+from amble.domain.frontier import AdoptAsk, Applied, OriginEffect, RecordFailed, ReserveAsk, ReserveReply
+from amble.domain.lifecycle import UrlState
 from amble.domain.policy import Budget, RetryPolicy
 from amble.formats.warc import stored_head
-from amble.ports import Permit, Reply
+from amble.ports import Ask, FetchFailure, Permit, Reply
 from amble.stages.gate import Lapsed
 from amble.stages.store import Exchange, whole_head
 from amble.stages.work import Source
@@ -506,7 +508,7 @@ async def test_a_robots_txt_that_leads_to_a_busy_site_is_tried_again_and_not_giv
         await robots_done(line, base)
         await line.seed(f"{site[1]}/private")
         robots = next(lease for lease in await line.lease() if lease.origin == site[1])  # type: ignore[attr-defined]
-        assert await line.dispatch.run(robots) is None  # type: ignore[arg-type]
+        assert await line.dispatch.run(robots) is None
         row = line.store.database.execute(
             "SELECT u.state, u.reason, u.tries FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE o.key = ? AND u.kind = 1",
             (site[1],),
@@ -627,3 +629,70 @@ async def test_a_body_that_this_machine_cannot_keep_costs_no_try(
     line.time.now_ms += 60_000
     await line.run()
     assert line.states()["/large"] == "complete"
+
+
+# -- ownership of a partition that comes to an end ------------------------------------------------------------------------
+
+
+async def test_outside_its_window_an_agent_asks_nothing_of_a_site_and_costs_it_no_try(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    line.gate.fence.trust(0, line.takeover.epoch, line.gate.clock.monotonic_s())
+    assert await line.dispatch.run(lease) is None
+    assert site[0].asked["/"] == 0
+    line.gate.fence.trust(0, line.takeover.epoch)
+    (again,) = await line.lease()
+    assert isinstance(again, Lease)
+    assert (again.url, again.tries) == (lease.url, 0)
+
+
+async def test_a_window_that_ends_while_the_start_is_reserved_gives_no_permit(
+    lines: Lines, site: tuple[Site, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    reserve = line.frontier.reserve
+
+    async def slow(ask: ReserveAsk) -> ReserveReply:
+        granted: ReserveReply = await reserve(ask)
+        line.gate.fence.trust(0, line.takeover.epoch, line.gate.clock.monotonic_s())
+        return granted
+
+    monkeypatch.setattr(line.frontier, "reserve", slow)
+    assert await line.gate.ask(lease) == Refusal(reason=Reason.STALE_EPOCH)
+
+
+async def test_a_permit_whose_window_ends_before_its_request_begins_is_put_back(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    line.gate.fence.trust(0, line.takeover.epoch, line.gate.clock.monotonic_s() + 50.0)
+
+    class Late:
+        """The transport, reached only when the window has ended."""
+
+        async def fetch(self, permit: Permit, ask: Ask) -> Reply | FetchFailure:
+            late = structs.replace(permit, start_by_s=line.gate.clock.monotonic_s())
+            return await line.fetcher.transport.fetch(late, ask)
+
+    fetcher = structs.replace(line.fetcher, transport=Late())
+    assert await structs.replace(line.dispatch, fetcher=fetcher).run(lease) is None
+    assert site[0].asked["/"] == 0
+    (again,) = await line.lease()
+    assert isinstance(again, Lease)
+    assert (again.url, again.tries) == (lease.url, 0)
+
+
+async def test_what_parse_workers_take_is_offered_at_once_and_not_parsed_here(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    recorder = structs.replace(line.recorder, parsed_elsewhere=frozenset({UrlKind.PAGE}))
+    assert await structs.replace(line.dispatch, recorder=recorder).run(lease) is None
+    assert line.states()["/"] == "fetched"
+    (taken,) = await line.frontier.adopt(AdoptAsk(UrlState.FETCHED, 2, 10, 60_000))
+    assert (taken.lease.url, taken.strikes) == (lease.url, 0)
