@@ -46,12 +46,14 @@ async def drain(books: Books, ask: DrainAsk, batches: list[Batch]) -> DrainReply
         admitted += verdicts.count(Verdict.ADMITTED)
         room -= len(some)
         if rest:
-            await books.database.execute(WORK["shorten"], [number], [_encode(rest)], [len(rest)])
+            await books.database.execute(
+                WORK["shorten"], ask.partition, [number], [_encode(rest)], [len(rest)]
+            )
         else:
             emptied.append(number)
     if room < ask.limit or emptied:
         books.wrote = True
-        await books.database.execute(WORK["take_out"], emptied)
+        await books.database.execute(WORK["take_out"], ask.partition, emptied)
     return DrainReply(ask.limit - room, admitted, 0)
 
 

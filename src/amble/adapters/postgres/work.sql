@@ -136,18 +136,19 @@ SELECT p, (SELECT coalesce(sum(amount), 0) FROM inbox WHERE partition = p),
   (SELECT coalesce(sum(amount), 0) FROM outbox WHERE source = p) FROM unnest($1::integer[]) AS p;
 
 -- inbox: the oldest batches of candidates that wait for a partition, until they hold as many as wanted
-SELECT i.number, i.candidates, i.policy_version FROM inbox AS i WHERE i.number IN (
+SELECT i.number, i.candidates, i.policy_version FROM inbox AS i WHERE i.partition = $1 AND i.number IN (
   SELECT o.number FROM (SELECT number, amount, sum(amount) OVER (ORDER BY number) AS so_far
     FROM (SELECT number, amount FROM inbox WHERE partition = $1 ORDER BY number LIMIT $2) AS head) AS o
   WHERE o.so_far - o.amount < $2)
 ORDER BY i.number FOR UPDATE SKIP LOCKED;
 
 -- take_out: batches that were admitted
-DELETE FROM inbox WHERE number = ANY($1::bigint[]);
+DELETE FROM inbox WHERE partition = $1 AND number = ANY($2::bigint[]);
 
 -- shorten: a batch of which some were admitted
 UPDATE inbox AS i SET candidates = n.candidates, amount = n.amount
-FROM unnest($1::bigint[], $2::bytea[], $3::integer[]) AS n(number, candidates, amount) WHERE i.number = n.number;
+FROM unnest($2::bigint[], $3::bytea[], $4::integer[]) AS n(number, candidates, amount)
+WHERE i.partition = $1 AND i.number = n.number;
 
 -- put_in: candidates for partitions that live here
 INSERT INTO inbox(partition, source, amount, policy_version, candidates)

@@ -118,10 +118,10 @@ CREATE TABLE tally(partition integer NOT NULL, name text COLLATE "C" NOT NULL, v
 -- Candidates on their way: `candidates` is the msgpack of list[Candidate], `amount` how many. A row of the inbox waits
 -- to be admitted here; one of the outbox for the server on which its destination lives. `taken`: the last parcel of a
 -- source that a destination here has taken.
-CREATE TABLE inbox(number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, partition integer NOT NULL,
-  source integer NOT NULL, amount integer NOT NULL, policy_version integer NOT NULL, candidates bytea NOT NULL)
+CREATE TABLE inbox(number bigint GENERATED ALWAYS AS IDENTITY, partition integer NOT NULL, source integer NOT NULL,
+  amount integer NOT NULL, policy_version integer NOT NULL, candidates bytea NOT NULL,
+  PRIMARY KEY (partition, number) INCLUDE (amount))
   WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX inbox_partition ON inbox(partition, number) INCLUDE (amount);
 CREATE TABLE outbox(source integer NOT NULL, number bigint NOT NULL, destination integer NOT NULL,
   amount integer NOT NULL, policy_version integer NOT NULL, candidates bytea NOT NULL, PRIMARY KEY (source, number))
   WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
