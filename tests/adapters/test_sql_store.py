@@ -14,12 +14,13 @@ from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.connection import DRIVER, Driver, open_reader, open_writer, trouble_of
 from amble.adapters.sql.settings import StoreSettings, of_file
 from amble.adapters.sql.sqlite import SqliteStore
-from amble.domain.attempt import Edge, UrlKind
+from amble.domain.attempt import Edge, LeaseKey, UrlKind
 from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable
 from amble.domain.frontier import (
     AdmitBatch,
     Candidate,
     LeaseAsk,
+    OriginOrder,
     Parcel,
     ReserveAsk,
     ReserveOutcome,
@@ -259,6 +260,32 @@ def test_a_file_stays_with_the_partition_it_was_made_for(tmp_path: Path, driver:
     with pytest.raises(CrawlFolderUnusable, match="holds partition 1, not 0"):
         SqliteStore(path, driver=driver)
     SqliteStore(path, of_file(StoreSettings(), 1, 2), driver=driver).close()
+
+
+def test_a_guest_of_another_file_has_an_origin_for_itself_until_it_must_have_left(tmp_path: Path) -> None:
+    now = [1_700_000_000_000]
+    store = SqliteStore(tmp_path / "frontier.db", now_ms=lambda: now[0])
+    ask = ReserveAsk(LeaseKey(1 << 60, 1, b"t", 1), 1, A, 2_000, 60_000, -1, 1)
+
+    def visit() -> tuple[int, int]:
+        (reply,) = store.apply([m.Visit(ask)])
+        return reply.outcome, reply.until_ms
+
+    (taken,) = store.apply([m.TakeOver(TakeoverAsk("me"))])
+    assert visit() == (ReserveOutcome.GRANTED, now[0] + 60_000)
+    assert visit() == (ReserveOutcome.NOT_YET, now[0] + 62_000)
+    store.apply([admit("/x")])
+    (reply,) = store.apply([m.TakeLease(LeaseAsk(taken.epoch, 1, 10, 60_000))])
+    assert (reply.leases, reply.next_wake_ms) == ([], now[0] + 62_000)
+    now[0] += 62_000
+    (reply,) = store.apply([m.TakeLease(LeaseAsk(taken.epoch, 1, 10, 60_000))])
+    key = reply.leases[0].key
+    store.apply([m.Reserve(ReserveAsk(key, taken.epoch, A, 2_000, 60_000, -1, 1))])
+    now[0] += 2_000
+    assert visit() == (ReserveOutcome.NO_SLOT, 0), "its own request is under way"
+    store.apply([m.SetOrigin(OriginOrder(A, "op", "why", paused=True))])
+    assert visit()[0] == ReserveOutcome.PAUSED
+    store.close()
 
 
 def test_a_file_whose_ids_are_used_up_opens_no_more_origins(tmp_path: Path, driver: Driver) -> None:

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from amble.adapters.sql.files import FilesReports, file_of, refuse_other_number
 from amble.adapters.sql.process import StoreProcess
@@ -23,7 +24,7 @@ from amble.app.layout import Folder
 from amble.app.shards import Shards
 from amble.domain.decision import Reason
 from amble.domain.errors import StoreUnavailable
-from amble.domain.frontier import Takeover, TakeoverAsk
+from amble.domain.frontier import ReserveAsk, ReserveOutcome, ReserveReply, Takeover, TakeoverAsk
 from amble.domain.partition import PartitionMap
 from amble.domain.report import Status
 from amble.ports import Clock, Frontier, Telemetry
@@ -51,6 +52,33 @@ class Stores:
     pace: Callable[[int], None]
     # Given the scheduler's `kick`: what carries links between files.
     chores: Callable[[Callable[[], None]], Sequence[Chore]] = lambda _: ()
+
+
+class Host(Frontier, Protocol):
+    """A store that takes guests."""
+
+    async def visit(self, ask: ReserveAsk) -> ReserveReply:
+        """A start at an origin that lives here, for a lease of another store."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class FileShards(Shards):
+    """Shards of which each knows its own origins only: a hop to another one's asks that one first."""
+
+    partition_of: Callable[[str], int]
+    hosts: Mapping[int, Host]
+    shared: bool = False
+
+    async def reserve(self, ask: ReserveAsk) -> ReserveReply:
+        """See ports.Frontier."""
+        home = self.partition_of(ask.origin)
+        if home != ask.key.partition:
+            answer = await self.hosts[home].visit(ask)
+            if answer.outcome != ReserveOutcome.GRANTED:
+                return answer
+        # Not super(): a dataclass with slots is another class than the one that was written down.
+        return await Shards.reserve(self, ask)
 
 
 @dataclass(slots=True)
@@ -132,7 +160,10 @@ async def _several(
     telemetry: Telemetry,
 ) -> Stores:
     fence = Fence()
-    shards = Shards(clock, on_fenced=lambda _: fence.lose_all(), shared=False)
+    partition_of = PartitionMap(hashed=len(stores)).of
+    shards = FileShards(
+        clock=clock, on_fenced=lambda _: fence.lose_all(), partition_of=partition_of, hosts=stores
+    )
     found: list[Takeover] = []
     for number in sorted(stores):
         takeover = await _take_over(stores[number], number)
@@ -154,16 +185,17 @@ async def _several(
         frontier=shards,
         fence=fence,
         epoch=max(takeover.epoch for takeover in found),
-        takeover=_together(found),
+        takeover=together(found),
         read_status=reports.status,
-        partition_of=PartitionMap(hashed=len(stores)).of,
+        partition_of=partition_of,
         abandon=abandon,
         pace=pace,
-        chores=lambda kick: [_crossing(shards, telemetry, kick)],
+        chores=lambda kick: [crossing(shards, telemetry, kick)],
     )
 
 
-def _crossing(shards: Shards, telemetry: Telemetry, kick: Callable[[], None]) -> Chore:
+def crossing(shards: Shards, telemetry: Telemetry, kick: Callable[[], None]) -> Chore:
+    """What carries links between the partitions of `shards`; `kick` hears that something new is queued."""
     relay = Relay(source=shards, held=lambda: shards.expecting, reach=shards.handle, telemetry=telemetry)
     intake = Intake(frontier=shards, held=lambda: shards.held)
 
@@ -177,7 +209,8 @@ def _crossing(shards: Shards, telemetry: Telemetry, kick: Callable[[], None]) ->
     return Chore(name="links between files", every_s=CROSS_EVERY_S, work=cross)
 
 
-def _together(found: Sequence[Takeover]) -> Takeover:
+def together(found: Sequence[Takeover]) -> Takeover:
+    """What was found in several files, as one."""
     return Takeover(
         epoch=max(takeover.epoch for takeover in found),
         lapsed=sum(takeover.lapsed for takeover in found),

@@ -123,6 +123,11 @@ class FrontierCalls:
         """See ports.Frontier.drop_parcels."""
         return Applied(await self._call(messages.DropParcels(item)))
 
+    async def visit(self, ask: ReserveAsk) -> ReserveReply:
+        """A start at an origin of this file for a lease of another one: see Gatekeeping.visit."""
+        reply: ReserveReply = await self._call(messages.Visit(ask))
+        return reply
+
     async def set_origin(self, order: OriginOrder) -> Applied:
         """Pause, resume, or set the limits of an origin; STALE when nothing would change. Durable, audited."""
         return Applied(await self._call(messages.SetOrigin(order)))

@@ -66,6 +66,30 @@ class Gatekeeping:
         refused = self._refusal(ask, held, origin, delay_ms, active_max)
         return refused or self._grant(ask, held, origin, delay_ms)
 
+    def visit(self, ask: ReserveAsk) -> ReserveReply:
+        """A robots.txt hop that a lease of another file makes to an origin of this one.
+
+        The guest has the whole origin until the longest possible request is over: nothing has to be given back, and
+        nothing is left behind when the guest dies. Its lease is not known here; it is judged where it lives.
+        """
+        origin = self._books.ledger.by_key(ask.origin) or self._admission.open_origin(ask.origin)
+        if origin.paused:
+            return self._refuse(ReserveOutcome.PAUSED, 0, origin.id)
+        if origin.ready_at > self._books.now:
+            return self._refuse(ReserveOutcome.NOT_YET, origin.ready_at, origin.id)
+        if origin.active:
+            return self._refuse(ReserveOutcome.NO_SLOT, 0, origin.id)
+        delay_ms = max(
+            ask.delay_ms,
+            self._books.ledger.spacing_ms(origin),
+            min(origin.robots_delay_ms, ask.crawl_delay_cap_ms),
+        )
+        origin.next_start = self._books.now + ask.hold_ms + delay_ms
+        self._books.ledger.changed(origin)
+        return ReserveReply(
+            int(ReserveOutcome.GRANTED), self._books.now + ask.hold_ms, self._books.now, origin.id
+        )
+
     def _bounds(self, ask: ReserveAsk, origin: Origin) -> tuple[int, int]:
         """(delay, active limit) of this start: those of the ask, and for a hop those of the other origin as well."""
         if origin.id == ask.key.url_id >> SLOT_BITS:

@@ -155,6 +155,12 @@ class DropParcels(Operation, tag=20, frozen=True, array_like=True):
     value: frontier.DropParcels
 
 
+class Visit(Operation, tag=21, frozen=True, array_like=True):
+    """visit"""
+
+    value: frontier.ReserveAsk
+
+
 AnyOperation = (
     TakeOver
     | Admit
@@ -176,6 +182,7 @@ AnyOperation = (
     | Parcels
     | Deliver
     | DropParcels
+    | Visit
 )
 
 
@@ -205,6 +212,7 @@ _REPLIES: dict[type[Operation], Any] = {
     Admit: frontier.AdmitReport,
     TakeLease: frontier.LeaseReply,
     Reserve: frontier.ReserveReply,
+    Visit: frontier.ReserveReply,
     FindBody: BodyRef | None,
     Expire: int,
     Requeue: int,

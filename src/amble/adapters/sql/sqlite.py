@@ -44,6 +44,7 @@ from amble.adapters.sql.messages import (
     Strike,
     TakeLease,
     TakeOver,
+    Visit,
 )
 from amble.adapters.sql.migrations import migrate
 from amble.adapters.sql.orders import Orders
@@ -140,6 +141,7 @@ class SqliteStore:
             Parcels: outbox.parcels,
             Deliver: inbox.deliver,
             DropParcels: outbox.drop_parcels,
+            Visit: gatekeeping.visit,
         }
 
     def apply(self, operations: Sequence[AnyOperation]) -> list[Any]:
