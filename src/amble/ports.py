@@ -178,6 +178,7 @@ class Roster(Struct, frozen=True):
     """Everything an agent needs to know to keep, claim and hand over partitions.
 
     `lost`: partitions among those renewed that are not ours any more. `sites_apart`: sites with a partition of their own.
+    `away`: partitions that are out of service because their server does not answer, and why.
     """
 
     agents: Sequence[AgentLine]
@@ -185,6 +186,7 @@ class Roster(Struct, frozen=True):
     lost: Sequence[int]
     hashed: int
     sites_apart: Mapping[str, int]
+    away: Mapping[int, str] = {}
 
 
 class Partitions(Protocol):
@@ -210,6 +212,18 @@ class Partitions(Protocol):
 
     async def leave(self, agent: str) -> None:
         """Forget the agent; what it still holds lapses by itself."""
+        ...
+
+
+class Digests(Protocol):
+    """Where bodies were stored first, apart from any frontier. Both calls wait while the index cannot answer."""
+
+    async def find(self, digest: bytes) -> BodyRef | None:
+        """Where bytes with this sha256 were stored first, as far as the index knows."""
+        ...
+
+    async def add(self, digest: bytes, ref: BodyRef, length: int) -> BodyRef:
+        """Remember `ref` unless another came first; the one that did. Repeating it changes nothing."""
         ...
 
 

@@ -50,6 +50,8 @@ class Reason(StrEnum):
     DNS_UNAVAILABLE = "dns_unavailable"
     ARCHIVE_UNAVAILABLE = "archive_unavailable"
     STORE_UNAVAILABLE = "store_unavailable"
+    SERVER_AWAY = "server_away"
+    DIGESTS_UNAVAILABLE = "digests_unavailable"
     PARSERS_UNAVAILABLE = "parsers_unavailable"
     PARSE_BACKLOG = "parse_backlog"
     STOPPING = "stopping"

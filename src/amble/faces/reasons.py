@@ -90,6 +90,12 @@ REASONS: dict[Reason, Explanation] = {
     ),
     Reason.ARCHIVE_UNAVAILABLE: Explanation("The archive cannot be written now; amble waits for it."),
     Reason.STORE_UNAVAILABLE: Explanation("The frontier cannot be written now; amble waits for it."),
+    Reason.SERVER_AWAY: Explanation(
+        "The server where the partition lives does not answer; the other partitions go on.", "amble partitions"
+    ),
+    Reason.DIGESTS_UNAVAILABLE: Explanation(
+        "The index of stored bodies does not answer; pages wait for it rather than being stored twice."
+    ),
     Reason.PARSERS_UNAVAILABLE: Explanation("No parser process can be started.", "amble doctor"),
     Reason.PARSE_BACKLOG: Explanation("Enough fetched pages wait for the parsers.", "parse.children"),
     Reason.LOCAL_LIMIT: Explanation(

@@ -207,6 +207,8 @@ class Ownership:
 
     def _hand_over(self, roster: Roster) -> None:
         giving = set(to_hand_over(self.agent, self._agents(roster), self._owners(roster)))
+        # An operator moves it to another server: that waits for us.
+        giving.update(line.partition for line in roster.partitions if line.moving)
         for partition, tenure in self._held.items():
             if partition in giving:
                 self._rest(partition, tenure)

@@ -119,12 +119,24 @@ class Intake:
     drain_max: int = DRAIN_MAX
 
     async def once(self) -> int:
-        """Empty the inboxes; how many candidates were new. Raises StoreUnavailable; the rest waits."""
-        admitted = 0
+        """Empty the inboxes; how many candidates were new. Raises StoreUnavailable when one of them cannot be read.
+
+        It is told after the others were emptied: a server that is away must not keep those of other servers waiting.
+        """
+        admitted, trouble = 0, None
         for partition, epoch in dict(self.held()).items():
-            while True:
-                reply = await self.frontier.drain(DrainAsk(partition, epoch, self.drain_max))
-                admitted += reply.admitted
-                if not reply.left or not reply.taken:
-                    break
+            try:
+                admitted += await self._empty(partition, epoch)
+            except StoreUnavailable as error:
+                trouble = error
+        if trouble is not None:
+            raise trouble
         return admitted
+
+    async def _empty(self, partition: int, epoch: int) -> int:
+        admitted = 0
+        while True:
+            reply = await self.frontier.drain(DrainAsk(partition, epoch, self.drain_max))
+            admitted += reply.admitted
+            if not reply.left or not reply.taken:
+                return admitted

@@ -43,6 +43,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     resume_hold_ms: int = 600_000
     # A page with so many strikes when its holder has gone away once more ends as parse_failed: see Ownership.adopt.
     strikes_adopted_max: int = 5
+    # The digest index of a fleet is apart from its frontiers: where bodies were stored first is not written with FETCHED.
+    digests_elsewhere: bool = False
 
 
 def of_file(settings: StoreSettings, partition: int, files: int) -> StoreSettings:
