@@ -508,7 +508,7 @@ async def test_a_robots_txt_that_leads_to_a_busy_site_is_tried_again_and_not_giv
         await robots_done(line, base)
         await line.seed(f"{site[1]}/private")
         robots = next(lease for lease in await line.lease() if lease.origin == site[1])  # type: ignore[attr-defined]
-        assert await line.dispatch.run(robots) is None
+        assert await line.dispatch.run(robots) is None  # type: ignore[arg-type]
         row = line.store.database.execute(
             "SELECT u.state, u.reason, u.tries FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE o.key = ? AND u.kind = 1",
             (site[1],),
