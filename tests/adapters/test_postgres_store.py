@@ -17,7 +17,7 @@ from amble.adapters.postgres.setup import init
 from amble.adapters.postgres.store import PostgresFrontier, PostgresStore
 from amble.adapters.sql.migrations import Migration
 from amble.adapters.sql.settings import StoreSettings
-from amble.domain.attempt import Lease, UrlKind
+from amble.domain.attempt import Lease, LeaseKey, UrlKind
 from amble.domain.errors import OperationRefused, StoreBroken, StoreUnavailable
 from amble.domain.frontier import (
     AdmitBatch,
@@ -516,6 +516,17 @@ async def test_an_origin_that_a_redirect_opened_comes_to_the_partition_of_its_ur
     counts = await rows(dsn, "SELECT partition, value FROM tally WHERE name = 'origins' ORDER BY 1")
     assert counts == [(0, 1), (1, 1)]
     assert {lease.origin for lease in await there.lease()} == {B}
+
+
+async def test_a_hop_from_another_database_has_the_origin_to_itself(store: PostgresStore, dsn: str) -> None:
+    await store.frontier(1).admit(AdmitBatch([page("/x", B, partition=1)]))
+    guest = LeaseKey(77, 1, b"unknown here", AWAY)
+    ask = ReserveAsk(guest, 9, B, 1_000, 60_000, -1, 8)
+    granted = await store.frontier(1).visit(ask)
+    assert (granted.outcome, granted.until_ms) == (ReserveOutcome.GRANTED, granted.now_ms + 60_000)
+    again = await store.frontier(1).visit(ask)
+    assert (again.outcome, again.until_ms) == (ReserveOutcome.NOT_YET, granted.until_ms + 1_000)
+    assert await rows(dsn, "SELECT active, leased FROM origin") == [(0, 0)]
 
 
 async def test_parcels_of_two_destinations_can_be_delivered_together(store: PostgresStore, dsn: str) -> None:

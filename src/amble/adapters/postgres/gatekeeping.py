@@ -38,6 +38,29 @@ def reserve(books: Books, ask: ReserveAsk) -> ReserveReply:
     return refused or _grant(books, ask, row, origin, delay_ms)
 
 
+def visit(books: Books, partition: int, ask: ReserveAsk) -> ReserveReply:
+    """A robots.txt hop that a lease of another store makes to an origin of this one.
+
+    The guest has the whole origin until the longest possible request is over: nothing has to be given back, and
+    nothing is left behind when the guest dies. Its lease is not known here; it is judged where it lives.
+    """
+    origin = books.by_key(ask.origin)
+    if origin is None:
+        origin = books.open_origin(ask.origin, partition)
+        books.count(partition, tally.ORIGINS)
+    if origin.paused:
+        return _refuse(books, ReserveOutcome.PAUSED, 0, origin)
+    if origin.ready_at > books.now:
+        return _refuse(books, ReserveOutcome.NOT_YET, origin.ready_at, origin)
+    if origin.active:
+        return _refuse(books, ReserveOutcome.NO_SLOT, 0, origin)
+    asked_for = min(origin.robots_delay_ms, ask.crawl_delay_cap_ms)
+    until = books.now + ask.hold_ms
+    origin.next_start = until + max(ask.delay_ms, books.spacing_ms(origin), asked_for)
+    books.changed(origin)
+    return ReserveReply(int(ReserveOutcome.GRANTED), until, books.now, origin.id)
+
+
 def _bounds(books: Books, ask: ReserveAsk, origin: Origin) -> tuple[int, int]:
     """(delay, active limit) of this start: those of the ask, and for a hop those of the other origin as well."""
     if origin.id == ask.key.url_id >> SLOT_BITS:

@@ -203,7 +203,7 @@ class Gathering:
             for _, candidates, _ in self.found.batches.get(place, ()):
                 self._candidates += [(ask.partition, candidate) for candidate in candidates]
         keys = {candidate.origin for _, candidate in self._candidates}
-        keys |= {value.origin for _, _, value in self._each(m.Reserve, m.SetOrigin)}
+        keys |= {value.origin for _, _, value in self._each(m.Reserve, m.Visit, m.SetOrigin)}
         if keys:
             books.origin_ids.update(await self._fetch(ORIGIN["by_key"], sorted(keys)))
         first = books.slots.first
@@ -226,7 +226,7 @@ class Gathering:
     async def _origins(self) -> None:
         books = self._books
         ids: set[int] = {origin_id for _, _, origin_id in self._new if origin_id is not None}
-        for _, _, value in self._each(m.Reserve, m.SetOrigin):
+        for _, _, value in self._each(m.Reserve, m.Visit, m.SetOrigin):
             known = books.origin_ids.get(value.origin)
             if known is not None:
                 ids.add(known)

@@ -36,6 +36,7 @@ _RANKS: Final[dict[type[m.Operation], int]] = {
     m.TakeOver: 3,
     m.Adopt: 4,
     m.Reserve: 5,
+    m.Visit: 5,
     m.TakeLease: 6,
 }
 # Ids are taken from the database so many at a time; what a crash loses of them is never missed.
@@ -118,7 +119,7 @@ class Tick:
             match operation:
                 case m.Admit():
                     keys.update(candidate.origin for candidate in operation.value.candidates)
-                case m.Reserve() | m.SetOrigin():
+                case m.Reserve() | m.Visit() | m.SetOrigin():
                     keys.add(operation.value.origin)
         drained = sum(operation.value.limit for _, operation in self._asked if isinstance(operation, m.Drain))
         wanted = len(keys) + max(0, drained)
@@ -170,6 +171,8 @@ class Tick:
                 return await crossing.parcels(books, operation.value)
             case m.DropParcels():
                 return await crossing.drop_parcels(books, operation.value)
+            case m.Visit():
+                return gatekeeping.visit(books, partition, operation.value)
             case m.SetOrigin():
                 return orders.set_origin(books, partition, operation.value)
             case m.Requeue():
