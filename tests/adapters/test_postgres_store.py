@@ -336,6 +336,21 @@ async def test_the_time_does_not_go_back_from_one_store_to_the_next(open_store: 
     assert agent.epoch < taken.epoch
 
 
+async def test_after_a_failover_to_a_clock_that_is_behind_time_goes_on_from_the_mark(
+    open_store: Open, dsn: str
+) -> None:
+    await rows(dsn, "UPDATE clock SET now_ms = 4e12::bigint RETURNING 1")  # in the year 2096
+    store = await open_store()
+    first = (await store.frontier(0).take_over(TakeoverAsk("agent"))).now_ms
+    await asyncio.sleep(0.02)
+    later = (await store.frontier(0).take_over(TakeoverAsk("agent"))).now_ms
+    assert first == 4 * 10**12
+    assert 20 <= later - first < 60_000
+    await rows(dsn, "UPDATE partition SET lease_until = extract(epoch FROM now()) * 1000 + 60000 RETURNING 1")
+    reply = await store.frontier(0).lease(LeaseAsk(2, 1, 1, 1_000))
+    assert not reply.fenced, "terms are held by the clock that gave them"
+
+
 async def test_without_a_clock_of_a_test_the_database_tells_the_time(store: PostgresStore, dsn: str) -> None:
     taken = await store.frontier(0).take_over(TakeoverAsk("agent"))
     ((now,),) = await rows(dsn, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")

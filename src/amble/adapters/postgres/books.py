@@ -80,6 +80,7 @@ class Books:
         self.slots = slots
         self.token = token
         self.now = now
+        self.term_now = now  # by the clock of the machine, which gives owners their terms
         self._ids = ids
         self.partitions: dict[int, PartitionRow] = {}
         self.here: set[int] = set()
@@ -120,7 +121,7 @@ class Books:
         row = self.partitions.get(partition)
         if row is None or row.epoch != epoch:
             return False
-        return row.lease_until is None or row.lease_until > self.now
+        return row.lease_until is None or row.lease_until > self.term_now
 
     def held(self, key: LeaseKey, allowed: tuple[int, ...]) -> UrlRow | None:
         """The row of `key` if it is held under exactly that key and in one of the `allowed` states; else it is stale."""

@@ -44,6 +44,9 @@ async def migrate(connection: asyncpg.Connection[Any], known: Sequence[Migration
     """
     steps = available() if known is None else list(known)
     async with connection.transaction():
+        await connection.execute(
+            "SET LOCAL statement_timeout = 0"
+        )  # another may be at it, and tables may be large
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         if not await connection.fetchval(_OURS):
             foreign = await connection.fetchval(_FOREIGN)

@@ -60,19 +60,28 @@ class _Call(NamedTuple):
 
 
 class _Clock:
-    """The database's time, which never goes back behind what any store has gone by."""
+    """The database's time, which never goes back behind what any store has gone by.
+
+    Where it does, as after a failover to a machine whose clock is behind, it goes on from there at its own pace.
+    """
 
     def __init__(self, now_ms: Callable[[], int] | None) -> None:
         self._source = now_ms
-        self._latest = 0
+        self._latest = self._ahead = 0
         self._read_s = 0.0
 
-    async def read(self, database: Database) -> int:
-        """Milliseconds of the open transaction."""
+    async def read(self, database: Database) -> tuple[int, int]:
+        """Milliseconds of the open transaction: those of the store, and those of the machine, by which terms are held."""
         theirs, mark = await database.one(WORK["clock"])
         self._read_s = asyncio.get_running_loop().time()
-        self._latest = max(self._latest, mark or 0, theirs if self._source is None else self._source())
-        return self._latest
+        floor = max(self._latest, mark or 0)
+        if self._source is not None:
+            theirs = self._source()
+            self._latest = max(floor, theirs)
+            return self._latest, theirs
+        self._ahead = max(self._ahead, floor - theirs)
+        self._latest = theirs + self._ahead
+        return self._latest, theirs
 
     def late_ms(self, now: int) -> int:
         """How long ago that was."""

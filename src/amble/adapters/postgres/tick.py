@@ -97,7 +97,7 @@ class Tick:
         await self._take_ids()
         await self._database.execute("BEGIN")
         await read_partitions(books, self._asked)
-        books.now = await read_clock(self._database)
+        books.now, books.term_now = await read_clock(self._database)
         await self._refresh()
         self._found = await Gathering(books, self._asked).gather()
         await self._settle()
