@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from amble.app.crawl import Crawl, Parts
 from amble.app.progress import EndReason
+from amble.app.storefiles import FileShards, crossing, together
 from amble.app.wiring import Rules, Tools, wire_line
 from amble.domain.decision import Reason
-from amble.domain.errors import AmbleError
-from amble.domain.frontier import TakeoverAsk
+from amble.domain.errors import AmbleError, StoreUnavailable
+from amble.domain.frontier import Takeover, TakeoverAsk
+from amble.domain.partition import PartitionMap
 from amble.domain.policy import (
     Budget,
     FetchLimits,
@@ -80,6 +82,7 @@ class Place:
     disk: Disk
     children: Children
     seed: int
+    partitions: PartitionMap
 
 
 @dataclass(slots=True)
@@ -173,11 +176,34 @@ class Agent:
         log = Telemetry(place.history, self.actor)
         health = Health(place.clock, log)
         host.attach(self.actor, health.listener(Reason.STORE_UNAVAILABLE))
-        frontier = SimFrontier(host, self.actor, place.weather, place.history)
-        takeover = await frontier.take_over(TakeoverAsk(name))
-        return Crawl(self._parts(frontier, takeover, log, health))
+        handles = [
+            SimFrontier(host, self.actor, place.weather, place.history, partition)
+            for partition in range(place.partitions.hashed)
+        ]
+        found = [await handle.take_over(TakeoverAsk(name, handle.partition)) for handle in handles]
+        if len(handles) == 1:
+            return Crawl(self._parts(handles[0], Fence(found[0].epoch), found[0], log, health, handles))
+        fence = Fence()
+        shards = FileShards(
+            clock=place.clock,
+            on_fenced=lambda _: fence.lose_all(),
+            partition_of=place.partitions.of,
+            hosts=dict(enumerate(handles)),
+        )
+        for handle, takeover in zip(handles, found, strict=True):
+            shards.add(handle.partition, handle, takeover.epoch)
+            fence.trust(handle.partition, takeover.epoch)
+        return Crawl(self._parts(shards, fence, together(found), log, health, handles))
 
-    def _parts(self, frontier: SimFrontier, takeover: Any, log: Telemetry, health: Health) -> Parts:
+    def _parts(
+        self,
+        frontier: SimFrontier | FileShards,
+        fence: Fence,
+        takeover: Takeover,
+        log: Telemetry,
+        health: Health,
+        handles: Sequence[SimFrontier],
+    ) -> Parts:
         place, archive = self.place, self.archive
         clock, seed, number = place.clock, place.seed, self.number
         entropy = SeededEntropy(Dice(seed, f"entropy{number}"))
@@ -190,13 +216,18 @@ class Agent:
                 entropy=entropy, telemetry=log, health=health,
             ),
             Rules(
-                policy=POLICY, scope=Scope(ScopeKind.ANY), fence=Fence(takeover.epoch), epoch=takeover.epoch,
+                policy=POLICY, scope=Scope(ScopeKind.ANY), fence=fence, epoch=takeover.epoch,
+                partition_of=place.partitions.of if len(handles) > 1 else None,
                 worker=number, recent_max=64, rule_sets_max=4, batch_links=LINKS_PER_BATCH, sleep_s_max=SLEEP_S_MAX,
             ),
         )  # fmt: skip
 
         async def seed_it() -> int:
             return len(await line.url_gate.admit_seeds(place.world.seeds))
+
+        def abandon(error: StoreUnavailable) -> None:
+            for handle in handles:
+                handle.abandon(error)
 
         async def close() -> None:
             await frontier.close()
@@ -224,7 +255,8 @@ class Agent:
             concurrency=CONCURRENCY,
             backlog_max=8,
             wait_s_max=WAIT_S_MAX,
-            abandon_store=frontier.abandon,
+            abandon_store=abandon,
+            chores=[crossing(frontier, log, line.scheduler.kick)] if isinstance(frontier, FileShards) else (),
             pace=lambda _: None,
             fence_wait_s=self.fence_wait_s,
             expire_every_s=EXPIRE_EVERY_S,

@@ -75,6 +75,8 @@ class Profile:
     origins: tuple[int, int]
     pages: tuple[int, int]
     storm_s: float
+    # Files that the frontier is divided into; links cross between them.
+    partitions: int = 1
     rates: dict[Fault, float] = field(default_factory=dict)
     moments: dict[Fault, int] = field(default_factory=dict)
     must_reach: frozenset[Fault] = frozenset()
@@ -136,7 +138,8 @@ HOSTILE = Profile(
     moments={fault: 3 * times for fault, times in _MOMENTS.items()},
     must_reach=frozenset(Fault),
 )
-PROFILES = {profile.name: profile for profile in (CALM, DEFAULT, HOSTILE)}
+DIVIDED = replace(DEFAULT, name="divided", origins=(4, 8), partitions=3)
+PROFILES = {profile.name: profile for profile in (CALM, DEFAULT, HOSTILE, DIVIDED)}
 
 
 class Weather:

@@ -10,15 +10,18 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from amble.adapters.sql import messages
 from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.client import FrontierCalls
+from amble.adapters.sql.files import file_of
 from amble.adapters.sql.identity import KEY_BYTES, Slots
 from amble.adapters.sql.reports import SqliteReports
-from amble.adapters.sql.settings import StoreSettings
+from amble.adapters.sql.settings import StoreSettings, of_file
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.domain.errors import StoreBroken, StoreUnavailable
 from amble.domain.report import Status
@@ -39,6 +42,7 @@ class _Call:
     operation: Any
     future: asyncio.Future[Any]
     unheard: bool
+    partition: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,10 +57,14 @@ class Surroundings:
     path: Path
     settings: StoreSettings
     on_applied: Applied
+    partitions: int = 1
 
 
 class StoreHost:
-    """One store process, serving the agents that are attached to it."""
+    """One store process, serving the agents that are attached to it.
+
+    Where the frontier is divided it stands for the processes of all files, which then die together.
+    """
 
     def __init__(self, around: Surroundings, number: int) -> None:
         self._around = around
@@ -68,13 +76,21 @@ class StoreHost:
         self._wake = asyncio.Event()
         self._listeners: dict[Actor, Callable[[str | None], None]] = {}
         slots = Slots(bytes(KEY_BYTES))
-        self.store = SqliteStore(
-            around.path, around.settings, now_ms=around.clock.now_ms, slots=slots, token=around.dice.token
-        )
-        self._execute = self.store.database.execute
-        self.store.database.execute = self._guarded
+        self.stores = [
+            SqliteStore(
+                file_of(around.path, partition),
+                of_file(around.settings, partition, around.partitions),
+                now_ms=around.clock.now_ms,
+                slots=slots,
+                token=around.dice.token,
+            )
+            for partition in range(around.partitions)
+        ]
+        self._execute = [store.database.execute for store in self.stores]
+        for store in self.stores:
+            store.database.execute = partial(self._guarded, store.database.execute)
         self._reports = SqliteReports(
-            ":memory:", now_ms=around.clock.now_ms, slots=slots, database=self.store.database
+            ":memory:", now_ms=around.clock.now_ms, slots=slots, database=self.stores[0].database
         )
         around.loop.start(self.actor, self._serve(), self.actor.name)
 
@@ -123,22 +139,26 @@ class StoreHost:
 
     def problems(self) -> list[str]:
         """What `amble verify` would say of the file."""
-        check = SqliteCheck(":memory:", now_ms=self._around.clock.now_ms, database=self.store.database)
-        return list(check.problems())
+        checks = [
+            SqliteCheck(":memory:", now_ms=self._around.clock.now_ms, database=store.database)
+            for store in self.stores
+        ]
+        return [problem for check in checks for problem in check.problems()]
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """A look at the tables."""
-        return [tuple(row) for row in self._execute(sql, parameters).fetchall()]
+        """A look at the tables, of all files."""
+        return [tuple(row) for execute in self._execute for row in execute(sql, parameters).fetchall()]
 
     def changes(self) -> int:
         """Rows changed so far."""
-        return self.store.database.total_changes()
+        return sum(store.database.total_changes() for store in self.stores)
 
     def close(self) -> None:
         """The process ends; whoever waits is told that it does not know."""
         self._around.loop.kill(self.actor)
-        self.store.database.execute = self._execute
-        self.store.close()
+        for store, execute in zip(self.stores, self._execute, strict=True):
+            store.database.execute = execute
+            store.close()
         for call in (*self._sent, *self._queue):
             if call.actor.alive and not call.future.done():
                 call.future.set_exception(StoreBroken("simulated: the store process is gone"))
@@ -161,7 +181,7 @@ class StoreHost:
             self._sent = batch
             if weather.strikes(Fault.STORE_DEATH_BEFORE):
                 await self._die("before the commit")
-            replies = await self._apply([call.operation for call in batch])
+            replies = await self._apply(batch)
             for call, reply in zip(batch, replies, strict=True):
                 around.on_applied(call.actor, type(call.operation).__name__, call.operation.value, reply)
             if weather.strikes(Fault.STORE_DEATH_AFTER):
@@ -183,13 +203,20 @@ class StoreHost:
         self._around.loop.call_soon(self.close)
         await asyncio.get_running_loop().create_future()
 
-    async def _apply(self, operations: list[Any]) -> list[Any]:
+    async def _apply(self, batch: list[_Call]) -> list[Any]:
+        """One transaction; where the frontier is divided, one for each run of calls of one file."""
+        self._fails_once = self._around.weather.strikes(Fault.STORE_COMMIT_ERROR)
+        replies: list[Any] = []
+        for partition, calls in groupby(batch, key=lambda call: call.partition):
+            replies += await self._commit(self.stores[partition], [call.operation for call in calls])
+        return replies
+
+    async def _commit(self, store: SqliteStore, operations: list[Any]) -> list[Any]:
         """As the production server does: while the file cannot be written, say so and try again."""
         around = self._around
-        self._fails_once = around.weather.strikes(Fault.STORE_COMMIT_ERROR)
         while True:
             try:
-                replies = self.store.apply(operations)
+                replies = store.apply(operations)
             except StoreUnavailable as error:
                 around.history.tell(self.actor.name, "store trouble", str(error)[:60])
                 self._tell(str(error))
@@ -203,7 +230,7 @@ class StoreHost:
             if actor.alive:
                 hear(trouble)
 
-    def _guarded(self, sql: str, *parameters: Any) -> Any:
+    def _guarded(self, execute: Callable[..., Any], sql: str, *parameters: Any) -> Any:
         if sql == "COMMIT":
             if self._around.loop.time() < self.busy_until_s:
                 self._around.weather.note(Fault.STORE_BUSY)
@@ -211,7 +238,7 @@ class StoreHost:
             if self._fails_once:
                 self._fails_once = False
                 raise _sqlite_error(_IOERR_FSYNC, "disk I/O error")
-        return self._execute(sql, *parameters)
+        return execute(sql, *parameters)
 
     def _answer(self, call: _Call, reply: Any) -> None:
         if not call.actor.alive or call.future.done():
@@ -249,12 +276,13 @@ def _sqlite_error(code: int, text: str) -> sqlite3.OperationalError:
 
 @dataclass(slots=True)
 class SimFrontier(FrontierCalls):
-    """ports.Frontier of one agent."""
+    """ports.Frontier of one agent, and of one partition."""
 
     host: StoreHost
     actor: Actor
     weather: Weather
     history: History
+    partition: int = 0
     open_calls: int = field(default=0)
 
     async def _call(self, operation: Any) -> Any:
@@ -269,7 +297,7 @@ class SimFrontier(FrontierCalls):
             await asyncio.sleep(0)
         unheard = self.weather.strikes(Fault.CRASH_UNHEARD)
         future: asyncio.Future[Any] = loop.create_future()
-        self.host.submit(_Call(self.actor, operation, future, unheard))
+        self.host.submit(_Call(self.actor, operation, future, unheard, self.partition))
         self.open_calls += 1
         try:
             return await future

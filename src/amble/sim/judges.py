@@ -18,6 +18,7 @@ from typing import Any
 from amble.domain.attempt import UrlKind
 from amble.domain.frontier import Applied, OriginOrder, ReserveOutcome
 from amble.domain.lifecycle import TRANSITIONS, UrlEvent, UrlState
+from amble.domain.partition import PartitionMap
 from amble.formats import warc
 from amble.sim.agent import POLICY
 from amble.sim.archive import Disk
@@ -95,8 +96,9 @@ class Watch:
         self.in_flight: Callable[[], dict[int, int]] = dict
         self.holders: dict[int, Holder] = {}
         self.origins: dict[str, OriginWatch] = defaultdict(OriginWatch)
-        self.epoch = 0
-        self.started_epoch = 0
+        self.partitions = PartitionMap()
+        self.epochs: dict[int, int] = defaultdict(int)
+        self.started_epochs: dict[int, int] = defaultdict(int)
         self._attempts: dict[int, int] = {}
         self._cursors: dict[tuple[int, int, int], int] = {}
         self._tokens: set[bytes] = set()
@@ -157,12 +159,15 @@ class Watch:
         return min((answer.delay_s for answer in answers), default=0.0)
 
     def _judge_authority(self, request: Request) -> None:
-        if request.epoch < self.started_epoch:
+        if self.partitions.hashed > 1 and self._is_robots(request):
+            return  # a hop is made under the epoch of the origin that sent it
+        where = self.partitions.of(request.origin)
+        if request.epoch < self.started_epochs[where]:
             self._history.violate(
                 "single authority",
-                f"{request.url} under epoch {request.epoch} after a start under {self.started_epoch}",
+                f"{request.url} under epoch {request.epoch} after a start under {self.started_epochs[where]}",
             )
-        self.started_epoch = max(self.started_epoch, request.epoch)
+        self.started_epochs[where] = max(self.started_epochs[where], request.epoch)
 
     def _judge_robots(self, request: Request, origin: OriginWatch) -> None:
         now_s = request.started_s
@@ -221,14 +226,17 @@ class Watch:
             detail = self._mutation(name, value, reply)
         elif told is not None:
             detail = told(value, reply) or ""
-        if detail or name not in ("TakeLease", "Expire", "FindBody"):
+        if detail or name not in ("TakeLease", "Expire", "FindBody", "Drain", "Parcels"):
             self._history.tell(actor.name, name, detail)
 
-    def _on_TakeOver(self, _: str, reply: Any) -> str:  # noqa: N802 - named after the operation
-        if reply.epoch <= self.epoch:
-            self._history.violate("single authority", f"epoch {reply.epoch} after {self.epoch}")
-        self.epoch = reply.epoch
-        self.holders.clear()
+    def _on_TakeOver(self, ask: Any, reply: Any) -> str:  # noqa: N802 - named after the operation
+        last = self.epochs[ask.partition]
+        if reply.epoch <= last:
+            self._history.violate("single authority", f"epoch {reply.epoch} after {last}")
+        self.epochs[ask.partition] = reply.epoch
+        for url_id, holder in list(self.holders.items()):
+            if self.partitions.of(holder.origin) == ask.partition:
+                del self.holders[url_id]
         for work in reply.resumables:
             self._hold(work.lease, UrlState.FETCHED if work.manifest is None else UrlState.PARSED)
         return f"epoch {reply.epoch}, {reply.lapsed} lapsed, {len(reply.resumables)} to resume, {len(reply.open_manifests)} open"
@@ -254,8 +262,9 @@ class Watch:
         return holder
 
     def _on_TakeLease(self, ask: Any, reply: Any) -> str:  # noqa: N802
-        if reply.leases and ask.epoch != self.epoch:
-            self._history.violate("single authority", f"leases for epoch {ask.epoch}, it is {self.epoch}")
+        epoch = self.epochs[ask.partition]
+        if reply.leases and ask.epoch != epoch:
+            self._history.violate("single authority", f"leases for epoch {ask.epoch}, it is {epoch}")
         if reply.fenced:
             self._history.reached["lease.fenced"] += 1
         for lease in reply.leases:
@@ -295,16 +304,36 @@ class Watch:
                 "stale is harmless", f"a start at {ask.origin} was granted to a stale lease"
             )
             return url
-        if ask.epoch != self.epoch:
+        epoch = self.epochs[ask.key.partition]
+        if ask.epoch != epoch:
             self._history.violate(
-                "single authority", f"a start was granted to epoch {ask.epoch}, it is {self.epoch}"
+                "single authority", f"a start was granted to epoch {ask.epoch}, it is {epoch}"
             )
-        origin = self.origins[ask.origin]
-        if origin.paused:
-            self._history.violate("pause is prompt", f"a start was granted at {ask.origin}")
-        origin.granted_s = self._now_s()
+        if self.partitions.of(ask.origin) == ask.key.partition:
+            self._judge_grant(ask.origin)
         holder.slot, holder.until_ms = ask.origin, reply.until_ms
         return f"{url} GRANTED"
+
+    def _judge_grant(self, key: str) -> None:
+        origin = self.origins[key]
+        if origin.paused:
+            self._history.violate("pause is prompt", f"a start was granted at {key}")
+        origin.granted_s = self._now_s()
+
+    def _on_Visit(self, ask: Any, reply: Any) -> str:  # noqa: N802
+        outcome = ReserveOutcome(reply.outcome)
+        self._history.reached[f"visit.{outcome.name.lower()}"] += 1
+        if outcome == ReserveOutcome.GRANTED:
+            self._judge_grant(ask.origin)
+        return f"{ask.origin} {outcome.name}"
+
+    def _on_Deliver(self, parcels: Any, _: int) -> str:  # noqa: N802
+        self._history.reached["parcels.delivered"] += len(parcels)
+        return ", ".join(f"{one.source} to {one.destination} #{one.number}" for one in parcels)
+
+    def _on_Drain(self, ask: Any, reply: Any) -> str:  # noqa: N802
+        self._history.reached["candidates.crossed"] += reply.taken
+        return f"{ask.partition}: {reply.taken}, {reply.admitted} new" if reply.taken else ""
 
     def _on_Expire(self, _: int, reply: int) -> str:  # noqa: N802
         if not reply:
@@ -498,7 +527,10 @@ class Left:
 
     def judge(self) -> None:
         """Every URL in its place, every link accounted for, every document once."""
-        urls = {row[0]: row for row in self.rows(_URLS)}
+        rows = self.rows(_URLS)
+        urls = {row[0]: row for row in rows}
+        if len(urls) < len(rows):
+            self.history.violate("insert once", f"{len(rows) - len(urls)} URLs are known in two places")
         for url, row in urls.items():
             self.history.reached[f"state.{UrlState(row[1]).name}"] += 1
             self._judge_url(url, row)

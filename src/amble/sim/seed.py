@@ -14,6 +14,7 @@ from amble.adapters.sql.settings import StoreSettings
 from amble.app.progress import EndReason
 from amble.domain.frontier import OriginOrder, RequeueOrder
 from amble.domain.lifecycle import UrlState
+from amble.domain.partition import PartitionMap
 from amble.sim.agent import IN_FLIGHT_S_MAX, POLICY, Agent, Ending, Place
 from amble.sim.archive import Disk
 from amble.sim.clock import Actor, Deadlock, Dice, OutOfSteps, VirtualClock, VirtualLoop
@@ -133,15 +134,17 @@ class Seed:
         self.watch = Watch(self.world, self.history, disk, self.loop.time)
         self.watch.now_ms = self.clock.now_ms
         self.watch.in_flight = self._in_flight
+        self.watch.partitions = PartitionMap(self.profile.partitions)
         self.world.on_start = self.watch.started
         self.place = Place(
             loop=self.loop, clock=self.clock, world=self.world, weather=self.weather, history=self.history, disk=disk,
-            children=Children(), seed=number,
+            children=Children(), seed=number, partitions=PartitionMap(self.profile.partitions),
         )  # fmt: skip
         self._dice = Dice(number, "director")
         self._around = Surroundings(
             loop=self.loop, clock=self.clock, weather=self.weather, history=self.history, dice=Dice(number, "store"),
             path=folder / "frontier.db", settings=SETTINGS, on_applied=self.watch.applied,
+            partitions=self.profile.partitions,
         )  # fmt: skip
         self._moments = list(self.weather.moments)
 
@@ -288,20 +291,27 @@ class Seed:
         self.place.children.gone = False
         if not self.host.alive:
             self._open_host()
-        operator = self._operator()
         for origin, watch in list(self.watch.origins.items()):
             if watch.paused:
+                operator = self._operator(origin)
                 await operator.set_origin(OriginOrder(origin, "operator", "the storm is over", paused=False))
 
-    def _operator(self) -> SimFrontier:
-        return SimFrontier(self.host, Actor("operator"), Weather(0, _NO_WEATHER), self.history)
+    def _operator(self, origin: str) -> SimFrontier:
+        """An operator's way to the store of an origin."""
+        partition = self.place.partitions.of(origin)
+        return SimFrontier(self.host, Actor("operator"), Weather(0, _NO_WEATHER), self.history, partition)
 
     def _only_lost(self) -> bool:
         """Whether all that is queued lies at origins that can never be had."""
         rows = self.host.rows(
             "SELECT DISTINCT o.key FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE u.rq < 8 OR u.state IN (1, 2, 3)"
         )
-        return all(self.world.is_lost(str(key)) for (key,) in rows)
+        return all(self.world.is_lost(str(key)) for (key,) in rows) and not self._crossing()
+
+    def _crossing(self) -> int:
+        """Links that are on their way between files."""
+        rows = self.host.rows("SELECT coalesce(sum(amount), 0) FROM outbox")
+        return sum(amount for (amount,) in rows + self.host.rows("SELECT count(*) FROM inbox"))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -330,6 +340,8 @@ class Seed:
             )
             self.history.violate("everything ends", f"after {self._lives} lives still open: {stuck}")
             return
+        if self._crossing():
+            self.history.violate("links are never lost", f"{self._crossing()} still between files")
         Left(self.world, self.history, self.watch, self.place.disk, self.host.rows).judge()
 
     # -- the weather -------------------------------------------------------------------------------------------------
@@ -436,7 +448,7 @@ class Seed:
     async def _order(self, order: OriginOrder) -> None:
         while True:
             try:
-                await self._operator().set_origin(order)
+                await self._operator(order.origin).set_origin(order)
                 return
             except Exception:
                 await asyncio.sleep(1.0)
@@ -446,7 +458,7 @@ class Seed:
         origin = dice.one_of(tuple(self.world.sites))
         self.weather.note(Fault.OPERATOR_REQUEUE)
         try:
-            await self._operator().requeue(
+            await self._operator(origin).requeue(
                 RequeueOrder(int(state), "operator", "again", origin=origin, limit=10)
             )
         except Exception:
