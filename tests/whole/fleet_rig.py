@@ -30,7 +30,7 @@ from tests.support.amble_process import run
 from tests.support.fleet import Fleet, Member, Verdict, Watch, contact, judge, sender
 from tests.support.s3 import S3Server
 from tests.web.handle import TestWeb
-from tests.whole.log import Entry
+from tests.whole.log import Entry, load
 
 T = TypeVar("T")
 DONE_S = 120.0
@@ -53,9 +53,7 @@ CREATE TRIGGER witness AFTER UPDATE OF owner, epoch, lease_until ON partition
 """
 LEASES = "SELECT at_us, partition, owner, epoch, until_us, released FROM witness.lease ORDER BY number"
 IN_FLIGHT = "SELECT o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE u.state = 1"
-LOST_STATES = (
-    "SELECT o.key || u.path, u.state FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE u.state NOT IN (4, 5, 6)"
-)
+LOST_STATES = "SELECT o.key || u.path, u.state FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE u.state NOT IN (4, 5, 6)"
 TWICE = (
     "SELECT url_id, count(*) FROM publication GROUP BY url_id, crawl_generation, extraction_generation"
     " HAVING count(*) > 1"
@@ -213,7 +211,12 @@ class FleetRig:
 
     def command(self, *arguments: str, timeout_s: float = 300.0, **env: str) -> str:
         """A command that ends at once and well, told by the environment which crawl is meant; its output."""
-        own = {"AMBLE_STORE_URL": self.dsn, "AMBLE_ARCHIVE_URL": self.archive, **S3Server.environment(), **env}
+        own = {
+            "AMBLE_STORE_URL": self.dsn,
+            "AMBLE_ARCHIVE_URL": self.archive,
+            **S3Server.environment(),
+            **env,
+        }
         done = run(arguments, timeout_s=timeout_s, env=own)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
         return done.stdout
@@ -274,7 +277,7 @@ class FleetRig:
         """The whole log of the closed set."""
         self.web.flush()
         hosts = set(self.web.truth()["hosts"])
-        return [entry for entry in self.watch.read() if entry.host in hosts]
+        return [entry for entry in load(self.web.log_path) if entry.host in hosts]
 
     def judge(self, again: Mapping[str, int] | None = None) -> Verdict:
         """All judges; the offences of all are in the verdict."""

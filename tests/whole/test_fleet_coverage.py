@@ -113,16 +113,27 @@ def test_three_agents_and_two_parse_workers_fetch_everything_once(
 def test_a_fleet_crawls_many_pages_exactly_and_politely(tmp_path: Path, own_postgres: OwnPostgres) -> None:
     server = own_postgres(shared_buffers="256MB")
     delay_s = 0.05
-    with FleetRig.open(tmp_path, server.dsn(), delay_s=delay_s, sites=max(30, PAGES // 40), pages=PAGES) as rig:
+    with FleetRig.open(
+        tmp_path, server.dsn(), delay_s=delay_s, sites=max(30, PAGES // 40), pages=PAGES
+    ) as rig:
         began_s = time.monotonic()
         meter = crawl(rig, 48, server.pid, 3600.0)
         took_s = time.monotonic() - began_s
         check(rig)
         entries = rig.entries()
         pages = sum(not entry.is_robots for entry in entries)
-        print(f"{pages} requests for pages, {len(entries)} in all, in {took_s:.0f} s: {pages / took_s:.0f} a second")
+        print(
+            f"{pages} requests for pages, {len(entries)} in all, in {took_s:.0f} s: {pages / took_s:.0f} a second"
+        )
         print("requests: " + ", ".join(f"{n} {c}" for n, c in sorted(Counter(map(sender, entries)).items())))
-        print("CPU ms a page: " + ", ".join(f"{kind} {s * 1000 / pages:.2f}" for kind, s in meter.by_kind().items()))
-        print(f"least gap between two starts at one origin: {least_gap_s(entries) * 1000:.1f} ms of {delay_s * 1000:.0f}")
+        print(
+            "CPU ms a page: "
+            + ", ".join(f"{kind} {s * 1000 / pages:.2f}" for kind, s in meter.by_kind().items())
+        )
+        print(
+            f"least gap between two starts at one origin: {least_gap_s(entries) * 1000:.1f} ms of {delay_s * 1000:.0f}"
+        )
         changes = handovers(entries)
-        print(f"{len(changes)} origins went to another agent, the closest after {min((c.gap_s for c in changes), default=0):.2f} s")
+        print(
+            f"{len(changes)} origins went to another agent, the closest after {min((c.gap_s for c in changes), default=0):.2f} s"
+        )
