@@ -39,7 +39,8 @@ from amble.domain.frontier import (
 )
 from amble.domain.lifecycle import UrlState
 from tests.contract.frontier_rig import ALLOW_ALL, DAY, START, A, B, answer, page
-from tests.support.postgres import FreshDatabase, OwnPostgres
+from tests.support.ha import Pair
+from tests.support.postgres import FreshDatabase, OwnPostgres, SharedPostgres
 from tests.support.toxics import Drop, ToxicProxy
 
 Open = Callable[..., Awaitable[PostgresStore]]
@@ -273,6 +274,33 @@ async def test_a_server_that_crashes_in_mid_traffic_has_all_it_acknowledged_once
     assert await rows(server.dsn(), "SELECT count(*) FROM url WHERE kind = 0") == [(180,)]
     counted = "SELECT sum(value)::int FROM tally WHERE name = 'admitted'"
     assert await rows(server.dsn(), counted) == [(180 + AWAY,)]
+
+
+@pytest.mark.parametrize("freeze_s", [0.0, 0.3])
+async def test_a_failover_to_a_synchronous_standby_carries_every_call_out_once(
+    postgres: SharedPostgres, open_store: Open, freeze_s: float
+) -> None:
+    with Pair.start(postgres.pristine(), synchronous=True) as pair:
+        await make_fleet(pair.primary.server.dsn())
+        store = await open_store(dsn=pair.dsn(), silence_s=5.0)
+        agent = await Agent.on(store)
+        acknowledged: Counter[int] = Counter()
+
+        async def traffic(name: str) -> None:
+            for number in range(40):
+                acknowledged.update(await agent.admit(f"/{name}/{number}"))
+
+        work = [asyncio.ensure_future(traffic(name)) for name in "abc"]
+        while acknowledged.total() < 30:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(pair.kill_primary, freeze_s=freeze_s)
+        await asyncio.to_thread(pair.promote)
+        await asyncio.wait_for(asyncio.gather(*work), 60)
+        assert acknowledged == {Verdict.ADMITTED: 120}
+        dsn = pair.primary.server.dsn()
+        assert await rows(dsn, "SELECT count(*) FROM url WHERE kind = 0") == [(120,)]
+        assert await rows(dsn, "SELECT value FROM tally WHERE name = 'admitted'") == [(121,)]
+        await store.close()
 
 
 async def test_a_network_that_goes_silent_is_noticed_and_the_calls_are_answered_when_it_is_back(
