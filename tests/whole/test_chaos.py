@@ -45,7 +45,7 @@ PER_CRAWL = 13
 def campaign(
     folder: Path,
     servers: Servers,
-    seed: int,
+    luck: int,
     *,
     delay_s: float,
     lease_s: float,
@@ -60,7 +60,7 @@ def campaign(
     ):
         rig.web.control("site", host="*", delay_s=ANSWER_S)
         rig.prepare(partitions)
-        made = Campaign(rig=rig, servers=servers, wires=Wires(servers, held), rng=random.Random(seed))
+        made = Campaign(rig=rig, servers=servers, wires=Wires(servers, held), rng=random.Random(luck))
         made.refill()
         yield made
 
