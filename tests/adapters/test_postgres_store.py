@@ -206,12 +206,16 @@ class Breaking(PostgresStore):
 
     breaks: list[str]
 
+    def next_break(self) -> str:
+        """ "before", "after", or "" for a COMMIT that is left alone."""
+        return self.breaks.pop(0) if self.breaks else ""
+
     async def _connect(self) -> Database:
         database = await super()._connect()
         execute = database.execute
 
         async def broken(statement: str, *parameters: Any) -> int:
-            how = self.breaks.pop(0) if statement == "COMMIT" and self.breaks else ""
+            how = self.next_break() if statement == "COMMIT" else ""
             if how == "before":
                 database.connection.terminate()
             done = await execute(statement, *parameters)
