@@ -14,6 +14,7 @@ from amble.adapters.postgres.partitions import place_of
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
+from amble.app.build import warcinfo
 from amble.app.config import CrawlConfig, Given, from_assignments
 from amble.app.parselines import HOLD_S, ParseCount, ParseLines, Patient
 from amble.domain.decision import Reason
@@ -136,7 +137,8 @@ async def _open(config: CrawlConfig, wishes: ParseWishes, stack: contextlib.Asyn
     log = EventLog(str(wishes.log) if wishes.log else None)
     stack.callback(log.close)
     health = Health(clock, log)
-    archive = open_archive_url(config.fleet.archive_url, clock, entropy)
+    # As those of agents say it: segments that say the same are joined by compaction.
+    archive = open_archive_url(config.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
     store = await PostgresStore.open(config.fleet.store_url)
     stack.push_async_callback(_close_store, store)

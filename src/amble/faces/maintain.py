@@ -1,4 +1,4 @@
-"""The commands that look after a crawl: export, verify, doctor."""
+"""The commands that look after a crawl: export, verify, gc, doctor."""
 
 from __future__ import annotations
 
@@ -77,6 +77,50 @@ def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     else:
         output.note(text.plural(found, "problem") + " found" if found else "all is as it was written")
     return int(ExitCode.FOUND) if found else 0
+
+
+def gc(
+    folder: FolderArgument = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The archive: s3://bucket/prefix or file:///folder. Default: archive.url."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--everything",
+            metavar="",
+            help="Join also what is less than a large segment: when a crawl is over.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Join the many small segments of an archive in object storage into large ones. Safe at any time, also killed."""
+    import asyncio
+
+    from amble.app import collecting
+    from amble.app import folder as crawl_folder
+    from amble.faces import output, text
+    from amble.faces.exits import ExitCode
+
+    url = archive or crawl_folder.archive_url_of(None, os.environ)
+    if not url:
+        url = crawl_folder.archive_url_of(crawl_folder.find(folder), os.environ)
+    result = asyncio.run(collecting.collect(url, everything=everything))
+    if as_json:
+        output.write_json(result)
+    else:
+        for problem in result.problems:
+            output.write_lines([text.safe(problem)])
+        output.note(
+            f"{text.safe(result.place)}: {text.plural(result.moved, 'segment')} ({text.size(result.moved_bytes)}) joined "
+            f"into {text.count(result.made)}, {text.count(result.deleted)} deleted that were joined before"
+            if result.made or result.deleted
+            else f"{text.safe(result.place)}: nothing to join yet"
+        )
+    return int(ExitCode.FOUND) if result.problems else 0
 
 
 def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:

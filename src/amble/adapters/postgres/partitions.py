@@ -82,6 +82,12 @@ FROM partition p LEFT JOIN (
 ) t USING (partition)
 """
 _SEEDS = "SELECT length(value) AS size, value FROM meta WHERE name = $1"
+# Who comes first when the time has come has the turn, and puts it off for the others. The first look only sets the time.
+_TURN = """
+INSERT INTO meta AS m (name, value) VALUES ($1, convert_to(({now} + $2::bigint)::text, 'UTF8'))
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE convert_from(m.value, 'UTF8')::bigint <= {now}
+RETURNING xmax <> 0 AS ours
+"""
 _LEAVE = "DELETE FROM agent WHERE name = $1"
 _FORGET = "DELETE FROM agent WHERE seen_at < {now} - $1::bigint"
 # The lease of an owner without a term never ends by itself.
@@ -172,6 +178,14 @@ class PostgresPartitions:
             if size == known_bytes:
                 return None
             return size, tuple(decode_seeds(value)) if value is not None else ()
+
+        return await self._call(work)
+
+    async def take_turn(self, name: str, every_ms: int) -> bool:
+        """Whether the caller is the one of all agents that does `name` now. So long after it was done, somebody does it."""
+
+        async def work(connection: Any) -> bool:
+            return bool(await connection.fetchval(_sql(_TURN), f"turn.{name}", every_ms))
 
         return await self._call(work)
 

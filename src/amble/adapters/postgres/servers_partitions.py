@@ -89,6 +89,10 @@ class ServersPartitions:
         """See PostgresPartitions.seeds: server 0 has them."""
         return await self._servers[0].seeds(known_bytes)
 
+    async def take_turn(self, name: str, every_ms: int) -> bool:
+        """See PostgresPartitions.take_turn: server 0 gives turns."""
+        return await self._servers[0].take_turn(name, every_ms)
+
     async def close(self) -> None:
         """Let go of the connections."""
         for server in self._servers:
