@@ -10,12 +10,9 @@ import asyncpg
 import pytest
 
 import amble.adapters.postgres
-from amble.adapters.postgres.fleet import add_seeds, set_up
 from amble.adapters.postgres.partitions import PostgresPartitions, place_of
-from amble.adapters.postgres.store import PostgresStore
-from amble.domain.attempt import Edge, UrlKind
-from amble.domain.errors import ConfigErrors, StoreBroken, StoreUnavailable
-from amble.domain.frontier import AdmitBatch, Candidate
+from amble.adapters.postgres.seeds import add_seeds
+from amble.domain.errors import StoreBroken, StoreUnavailable
 from amble.ports import Partitions
 from tests.support.postgres import FreshDatabase
 
@@ -240,27 +237,6 @@ async def test_seeds_are_told_when_there_are_new_ones(partitions: PostgresPartit
     assert found is not None
     assert found[1] == ("https://a.example/", "https://b.example/")
     assert await partitions.seeds(found[0]) is None
-
-
-async def test_a_fleet_is_set_up_once_and_sites_are_set_apart_before_it_begins(
-    database: str,
-) -> None:
-    assert await set_up(database, partitions=4, apart=["busy.example"]) == 5
-    assert await set_up(database, partitions=4, apart=["busy.example", "other.example"]) == 6
-    made = PostgresPartitions(database)
-    roster = await made.roster(TTL)
-    assert (roster.hashed, roster.sites_apart) == (4, {"busy.example": 4, "other.example": 5})
-    assert len(roster.partitions) == 6
-    await made.close()
-    with pytest.raises(StoreBroken, match="another number of partitions"):
-        await set_up(database, partitions=8)
-    store = await PostgresStore.open(database)
-    await store.frontier(0).admit(
-        AdmitBatch([Candidate("https://late.example", "/", UrlKind.PAGE, 1, 0, 0, Edge.SEED, 0)])
-    )
-    await store.close()
-    with pytest.raises(ConfigErrors, match=r"late\.example: the crawl has begun"):
-        await set_up(database, partitions=4, apart=["busy.example", "late.example"])
 
 
 async def test_a_database_without_a_frontier_is_told_apart_from_one_that_is_away(

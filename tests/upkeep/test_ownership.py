@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import asyncpg
 import pytest
 
-from amble.adapters.postgres.fleet import set_up
 from amble.adapters.postgres.partitions import PostgresPartitions
+from amble.adapters.postgres.placement import set_up_servers
 from amble.domain.errors import StoreUnavailable
 from amble.ports import Claimed, Partitions, Roster
 from amble.stages.gate import Fence
@@ -142,7 +142,7 @@ Make = Callable[[str], Owner]
 
 
 async def six_partitions(dsn: str) -> None:
-    await set_up(dsn, partitions=COUNT)
+    await set_up_servers([dsn], partitions=COUNT)
 
 
 @pytest.fixture

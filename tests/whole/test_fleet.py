@@ -142,7 +142,7 @@ def test_an_agent_that_was_stopped_for_longer_than_its_window_starts_nothing_whe
 def test_the_partitions_of_a_killed_agent_go_on_with_another_when_its_last_requests_must_be_over(
     tmp_path: Path, database: str
 ) -> None:
-    with TestWeb.start(tmp_path, sites=12, pages=1200) as web, Fleet(tmp_path) as fleet:
+    with TestWeb.start(tmp_path, sites=12, pages=500) as web, Fleet(tmp_path) as fleet:
         prepared(web, database)
         watch = Watch(web.log_path, fleet)
         members = [

@@ -6,13 +6,12 @@ other partitions, goes on with what parse workers hand over, and runs until it i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -25,7 +24,9 @@ from amble.adapters.health import HealthServer, parse_address
 from amble.adapters.net.resolver import DnsResolver
 from amble.adapters.net.transport import Http1Transport
 from amble.adapters.postgres.partitions import PostgresPartitions
-from amble.adapters.postgres.reports import PostgresReports
+from amble.adapters.postgres.placement import servers_of
+from amble.adapters.postgres.servers import PostgresServers
+from amble.adapters.postgres.servers_partitions import ServersPartitions
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
@@ -33,22 +34,21 @@ from amble.app.build import (
     BACKLOG_MIN,
     BACKLOG_PER_CHILD,
     hosts_allowed,
-    store_settings,
     warcinfo,
     within_open_files,
 )
+from amble.app.collecting import LOOK_EVERY_S, CollectInTurn
 from amble.app.config import CrawlConfig, complain, contact_missing, scope_of
 from amble.app.crawl import Chore, Crawl, Parts, Tenancy
-from amble.app.fleet import admit_seeds, named
+from amble.app.fleet import admit_seeds, map_of, named, open_partitions, open_store
+from amble.app.fleetlook import FleetLook
 from amble.app.ground import PARSED_ELSEWHERE, Adoption, PartitionGround
 from amble.app.progress import CrawlResult, Progress
 from amble.app.shards import Shards
 from amble.app.wiring import Line, Rules, Tools, wire_line
 from amble.domain.decision import Reason
-from amble.domain.errors import AmbleError, ConfigErrors
-from amble.domain.partition import PartitionMap
+from amble.domain.errors import ConfigErrors
 from amble.domain.policy import ScopeKind
-from amble.domain.report import Status
 from amble.formats.extraction import ExtractionSettings
 from amble.ports import Clock, Frontier, Roster
 from amble.stages.admit import UrlGate
@@ -98,55 +98,6 @@ class Agent:
         if self.ownership.silence_s > self.ownership.ttl_s:
             return "the database does not answer renewals"
         return self.health.describe()
-
-
-class _Look:
-    """Questions to the whole store, from a thread; a connection that is lost is made anew."""
-
-    def __init__(self, dsn: str, wait_s_max: float) -> None:
-        self._dsn = dsn
-        self._wait_s_max = wait_s_max
-        self._reports: PostgresReports | None = None
-
-    async def status(self) -> Status | None:
-        """Counters of all partitions. Raises StoreUnavailable, StoreBroken."""
-        return await asyncio.to_thread(self._ask, PostgresReports.status)
-
-    async def is_done(self) -> bool:
-        """Whether nothing is queued that is due soon, nothing under way, and nothing between partitions.
-
-        Nothing new can set out once nothing is under way, and what had set out before has arrived when nothing is
-        between partitions; so the second look at the queues is the one that counts.
-        """
-        try:
-            first = await self.status()
-            if first is None or first.in_flight or first.open_manifests:
-                return False
-            if any(await asyncio.to_thread(self._ask, PostgresReports.forwarded)):
-                return False
-            second = await self.status()
-        except AmbleError:
-            return False
-        if second is None or second.in_flight or second.open_manifests or second.pages != first.pages:
-            return False
-        if not second.queued or second.next_wake_ms is None:
-            return True
-        return (second.next_wake_ms - second.now_ms) / 1000 > self._wait_s_max
-
-    def _ask(self, question: Callable[[PostgresReports], T]) -> T:
-        if self._reports is None:
-            self._reports = PostgresReports(self._dsn)
-        try:
-            return question(self._reports)
-        except AmbleError:
-            reports, self._reports = self._reports, None
-            reports.close()
-            raise
-
-    async def close(self) -> None:
-        """Let go of the connection."""
-        if self._reports is not None:
-            await asyncio.to_thread(self._reports.close)
 
 
 async def open_agent(
@@ -199,10 +150,10 @@ class _World:
     own: CrawlConfig
     roster: Roster
     seeds_bytes: int
-    store: PostgresStore
-    partitions: PostgresPartitions
+    store: PostgresStore | PostgresServers
+    partitions: PostgresPartitions | ServersPartitions
     archive: ObjectArchive
-    look: _Look
+    look: FleetLook
     pool: SandboxPool
     resolver: DnsResolver
     transport: Http1Transport
@@ -213,22 +164,22 @@ class _World:
 
 
 async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.AsyncExitStack) -> _World:
-    dsn, clock, entropy = own.fleet.store_url, SystemClock(), SystemEntropy()
+    clock, entropy = SystemClock(), SystemEntropy()
     log = EventLog(str(log_path) if log_path else None)
     stack.callback(log.close)
     health = Health(clock, log)
-    partitions = PostgresPartitions(dsn)
+    partitions = open_partitions(own)
     stack.push_async_callback(partitions.close)
     roster, seeds = await partitions.roster(int(own.fleet.lease_s * 1000)), await partitions.seeds()
     assert seeds is not None
     config = named(own, seeds[1])
     _check_scope(config)
-    store = await PostgresStore.open(dsn, store_settings(config))
+    store = await open_store(config, roster, partitions)
     store.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
     stack.push_async_callback(store.close)
     archive = open_archive_url(own.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
-    look = _Look(dsn, config.wait_max_s)
+    look = FleetLook(servers_of(own.fleet.store_url), config.wait_max_s)
     stack.push_async_callback(look.close)
     pool = await SandboxPool.open(
         limits=config.policy.parse,
@@ -270,7 +221,6 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
 
 def _wired(world: _World, shards: Shards, fence: Fence, worker: int) -> Line:
     config = world.config
-    places = PartitionMap(world.roster.hashed, dict(world.roster.sites_apart))
     return wire_line(
         Tools(
             frontier=shards,
@@ -289,7 +239,7 @@ def _wired(world: _World, shards: Shards, fence: Fence, worker: int) -> Line:
             fence=fence,
             worker=worker,
             allowed_nets=[ip_network(net) for net in config.allow_nets],
-            partition_of=places.of,
+            partition_of=map_of(world.roster).of,
             parsed_elsewhere=PARSED_ELSEWHERE if config.fleet.parse_elsewhere else frozenset(),
         ),
     )
@@ -396,6 +346,8 @@ def _chores(
     world: _World, holdings: _Holdings, ownership: Ownership, adoption: Adoption, line: Line
 ) -> Sequence[Chore]:
     def reach(partition: int) -> Frontier | None:
+        if isinstance(world.store, PostgresServers):
+            return world.store.reach(partition)
         roster = ownership.roster or world.roster
         lives_here = any(line.partition == partition for line in roster.partitions)
         return world.store.frontier(partition) if lives_here else None
@@ -403,12 +355,18 @@ def _chores(
     relay = Relay(source=holdings.shards, held=holdings.expecting, reach=reach, telemetry=world.log)
     intake = Intake(frontier=holdings.shards, held=holdings.expecting)
     watch = _ScopeWatch(world.partitions, line.url_gate, world.own, world.seeds_bytes)
+    collecting = CollectInTurn(
+        archive_url=world.own.fleet.archive_url,
+        take_turn=lambda every_ms: world.partitions.take_turn("gc", every_ms),
+        telemetry=world.log,
+    )
     return [
         Chore(name="ownership", every_s=min(TICK_S, ownership.ttl_s / 20), work=ownership.tick),
         Chore(name="relay", every_s=TICK_S, work=relay.once),
         Chore(name="intake", every_s=TICK_S, work=intake.once),
         Chore(name="adoption", every_s=TICK_S, work=adoption.once),
         Chore(name="scope", every_s=SEEDS_EVERY_S, work=watch.once),
+        Chore(name="gc", every_s=LOOK_EVERY_S, work=collecting.once),
     ]
 
 
@@ -416,7 +374,7 @@ def _chores(
 class _ScopeWatch:
     """Seeds that come while the agent runs widen its scope."""
 
-    partitions: PostgresPartitions
+    partitions: PostgresPartitions | ServersPartitions
     gate: UrlGate
     config: CrawlConfig
     known_bytes: int

@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from amble.adapters.postgres import fleet
 from amble.adapters.postgres.partitions import PostgresPartitions, place_of
+from amble.adapters.postgres.placement import servers_of, set_up_servers
+from amble.adapters.postgres.seeds import add_seeds
+from amble.adapters.postgres.servers import PostgresServers
+from amble.adapters.postgres.servers_partitions import ServersPartitions
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.system import SystemClock
 from amble.app.build import store_settings
@@ -66,8 +69,8 @@ async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> 
     ]
     if problems:
         raise ConfigErrors(problems)
-    return await fleet.set_up(
-        config.fleet.store_url, partitions=partitions, apart=[site.lower() for site in apart]
+    return await set_up_servers(
+        servers_of(config.fleet.store_url), partitions=partitions, apart=[site.lower() for site in apart]
     )
 
 
@@ -82,20 +85,58 @@ class Ownerships:
 
 async def ownerships(config: CrawlConfig) -> Ownerships:
     """Who is there, and who owns what. Raises StoreUnavailable, StoreBroken."""
-    partitions = PostgresPartitions(config.fleet.store_url)
+    partitions = open_partitions(config)
     try:
         roster = await partitions.roster(int(config.fleet.lease_s * 1000))
-        return Ownerships(place_of(config.fleet.store_url), roster.agents, await partitions.facts())
+        facts = [one for dsn in servers_of(config.fleet.store_url) for one in await _facts(dsn)]
+        # Of a partition on its way to another server both have a row; the roster knows which one counts.
+        counting = {(line.partition, line.moving) for line in roster.partitions}
+        shown = [one for one in facts if (one.line.partition, one.line.moving) in counting]
+        return Ownerships(
+            place_of(config.fleet.store_url), roster.agents, sorted(shown, key=lambda one: one.line.partition)
+        )
     finally:
         await partitions.close()
 
 
+async def _facts(dsn: str) -> list[PartitionFacts]:
+    partitions = PostgresPartitions(dsn)
+    try:
+        return await partitions.facts()
+    finally:
+        await partitions.close()
+
+
+def open_partitions(config: CrawlConfig) -> PostgresPartitions | ServersPartitions:
+    """Who owns what, on one server or several. Connects when first used."""
+    dsns = servers_of(config.fleet.store_url)
+    return PostgresPartitions(dsns[0]) if len(dsns) == 1 else ServersPartitions(dsns)
+
+
+async def open_store(
+    config: CrawlConfig, roster: Roster, partitions: PostgresPartitions | ServersPartitions
+) -> PostgresStore | PostgresServers:
+    """The frontier of the fleet, on one server or several. Raises StoreUnavailable, StoreBroken."""
+    dsns, settings = servers_of(config.fleet.store_url), store_settings(config)
+    if isinstance(partitions, PostgresPartitions):
+        return await PostgresStore.open(dsns[0], settings)
+    store = await PostgresServers.open(dsns, settings, partition_of=map_of(roster).of)
+    # Every renewal tells anew where partitions live.
+    partitions.places = store.places
+    return store
+
+
+def map_of(roster: Roster) -> PartitionMap:
+    """Origins to partitions."""
+    return PartitionMap(roster.hashed, dict(roster.sites_apart))
+
+
 async def seed(config: CrawlConfig) -> list[SeedOutcome]:
     """Admit the seeds of `config`, and let them widen the scope of the fleet. Raises StoreUnavailable, StoreBroken."""
-    partitions = PostgresPartitions(config.fleet.store_url)
+    partitions = open_partitions(config)
     try:
         roster = await partitions.roster(int(config.fleet.lease_s * 1000))
-        store = await PostgresStore.open(config.fleet.store_url, store_settings(config))
+        store = await open_store(config, roster, partitions)
         try:
             return await admit_seeds(store, roster, config, SystemClock())
         finally:
@@ -105,18 +146,17 @@ async def seed(config: CrawlConfig) -> list[SeedOutcome]:
 
 
 async def admit_seeds(
-    store: PostgresStore, roster: Roster, config: CrawlConfig, clock: Clock
+    store: PostgresStore | PostgresServers, roster: Roster, config: CrawlConfig, clock: Clock
 ) -> list[SeedOutcome]:
     """Admit the seeds of `config` through some partition of the store, which passes them on to where they belong."""
     if not config.seeds:
         return []
-    await fleet.add_seeds(config.fleet.store_url, config.seeds)
+    await add_seeds(servers_of(config.fleet.store_url)[0], config.seeds)
     first = next(line.partition for line in roster.partitions if not line.moving)
     door = Shards(clock)
     door.add(first, store.frontier(first), 0)
-    places = PartitionMap(roster.hashed, dict(roster.sites_apart))
     gate = UrlGate(
-        door, config.policy, scope_of(config), Canonicalizer(), links=LINKS, partition_of=places.of
+        door, config.policy, scope_of(config), Canonicalizer(), links=LINKS, partition_of=map_of(roster).of
     )
     return await gate.admit_seeds(config.seeds)
 
@@ -126,4 +166,16 @@ def named(config: CrawlConfig, seeds: Sequence[str]) -> CrawlConfig:
     return replace(config, seeds=tuple(dict.fromkeys([*seeds, *config.seeds])))
 
 
-__all__ = ["FleetWishes", "Ownerships", "admit_seeds", "configure", "named", "ownerships", "seed", "set_up"]
+__all__ = [
+    "FleetWishes",
+    "Ownerships",
+    "admit_seeds",
+    "configure",
+    "map_of",
+    "named",
+    "open_partitions",
+    "open_store",
+    "ownerships",
+    "seed",
+    "set_up",
+]

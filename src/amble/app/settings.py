@@ -231,11 +231,11 @@ def _scope(value: str) -> str:
 
 
 def _database(value: str) -> str:
-    """ "" or the address of a PostgreSQL database."""
-    text = value.strip()
-    if text and not re.fullmatch(r"postgres(ql)?://\S+", text):
+    """ "" or the address of a PostgreSQL database, or those of several with blanks between them."""
+    addresses = value.split()
+    if not all(re.fullmatch(r"postgres(ql)?://\S+", address) for address in addresses):
         raise ValueError("not a database address")
-    return text
+    return " ".join(addresses)
 
 
 def _objects(value: str) -> str:
@@ -293,7 +293,10 @@ AGENT = Kind("one line of printable ASCII, starting with a product token", _stri
 CONTACT = Kind("a web address or a mail address, such as https://you.example/bot", _string(_contact))
 PATH = Kind("a path", _string(str))
 
-DATABASE = Kind("a database address such as postgresql://user@host:5432/name", _string(_database))
+DATABASE = Kind(
+    "a database address such as postgresql://user@host:5432/name, or several with blanks between them",
+    _string(_database),
+)
 OBJECTS = Kind("an archive address: s3://bucket/prefix or file:///folder", _string(_objects))
 NAME = Kind("up to 100 printable characters without blanks", _string(_name))
 LEASE = Kind("seconds from 1 to 600, or a duration such as 15s", _real(1, 600, _seconds))
@@ -585,7 +588,7 @@ _FLEET = (
         DATABASE,
         "",
         "",
-        "The PostgreSQL database of a fleet. Keep the password out of it: PGPASSWORD, PGPASSFILE or a service file.",
+        "The PostgreSQL database of a fleet, or several, in an order that never changes. Keep passwords out of it: PGPASSWORD, PGPASSFILE or a service file.",
     ),
     _own(
         "store.files",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from amble.adapters.postgres.connection import Trouble, describe, trouble_of
-from amble.adapters.postgres.fleet import SEEDS, decode_seeds
+from amble.adapters.postgres.seeds import SEEDS, decode_seeds
 from amble.adapters.postgres.setup import HASHED
 from amble.domain.errors import StoreBroken, StoreUnavailable
 from amble.domain.partition import AgentLine, PartitionFacts, PartitionLine

@@ -1,0 +1,90 @@
+"""How a whole fleet stands: the counters of all its servers together, and whether anything is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import asdict
+
+from amble.adapters.postgres.reports import PostgresReports
+from amble.domain.errors import AmbleError
+from amble.domain.report import Status
+
+T = TypeVar("T")
+
+
+class FleetLook:
+    """Questions to all servers of a fleet, from a thread; a connection that is lost is made anew."""
+
+    def __init__(self, dsns: Sequence[str], wait_s_max: float) -> None:
+        """`wait_s_max`: what becomes due later than that is not waited for."""
+        self._dsns = dsns
+        self._wait_s_max = wait_s_max
+        self._reports: dict[str, PostgresReports] = {}
+
+    async def status(self) -> Status | None:
+        """Counters of all partitions. Raises StoreUnavailable, StoreBroken."""
+        return merged(await asyncio.to_thread(self._ask, PostgresReports.status))
+
+    async def is_done(self) -> bool:
+        """Whether nothing is queued that is due soon, nothing under way, and nothing between partitions.
+
+        Nothing new can set out once nothing is under way, and what had set out before has arrived when nothing is
+        between partitions; so the second look at the queues is the one that counts.
+        """
+        try:
+            first = await self.status()
+            if first is None or first.in_flight or first.open_manifests:
+                return False
+            if any(map(any, await asyncio.to_thread(self._ask, PostgresReports.forwarded))):
+                return False
+            second = await self.status()
+        except AmbleError:
+            return False
+        if second is None or second.in_flight or second.open_manifests or second.pages != first.pages:
+            return False
+        if not second.queued or second.next_wake_ms is None:
+            return True
+        return (second.next_wake_ms - second.now_ms) / 1000 > self._wait_s_max
+
+    def _ask(self, question: Callable[[PostgresReports], T]) -> list[T]:
+        return [self._ask_one(dsn, question) for dsn in self._dsns]
+
+    def _ask_one(self, dsn: str, question: Callable[[PostgresReports], T]) -> T:
+        if dsn not in self._reports:
+            self._reports[dsn] = PostgresReports(dsn)
+        try:
+            return question(self._reports[dsn])
+        except AmbleError:
+            self._reports.pop(dsn).close()
+            raise
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        for reports in self._reports.values():
+            await asyncio.to_thread(reports.close)
+
+
+def merged(parts: Sequence[Status]) -> Status | None:
+    """One status out of those of several servers: sums, the soonest wake, the latest epoch."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    now_ms = max(part.now_ms for part in parts)
+    waits = [part.next_wake_ms - part.now_ms for part in parts if part.next_wake_ms is not None]
+    facts: dict[str, Any] = {}
+    for name, value in asdict(parts[0]).items():
+        values = [getattr(part, name) for part in parts]
+        if isinstance(value, dict):
+            facts[name] = dict(sum((Counter(each) for each in values), Counter()).most_common())
+        elif isinstance(value, int):
+            facts[name] = sum(values)
+    facts |= {
+        "now_ms": now_ms,
+        "epoch": max(part.epoch for part in parts),
+        "owner": ", ".join(dict.fromkeys(part.owner for part in parts if part.owner)),
+        "next_wake_ms": now_ms + min(waits) if waits else None,
+    }
+    return Status(**facts)
