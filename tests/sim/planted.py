@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from amble.adapters.sql import gatekeeping, holding, leasing, ownership, recording
-from amble.app import crawl
+from amble.adapters.sql import admission, crossing, gatekeeping, holding, leasing, ownership, recording
+from amble.app import crawl, storefiles
 from amble.domain import attempt, politeness, robots
 from amble.formats import registry
 from amble.stages import admit, complete, gate, journey, store
+from amble.upkeep import relay
 
 
 def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[..., Any]:
@@ -72,6 +73,38 @@ def mistake(
 
 
 _GUESS = "refs = [type(lease.prior_body or _Ref)(9, 9, 9)]"
+
+
+class _KeptLater:
+    """What is taken waits in memory until the next parcel comes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Any]] = {}
+
+    def __call__(self, inbox: Any, parcel: Any) -> bool:
+        waiting = self._waiting.setdefault(id(inbox), [])
+        books = inbox._books
+        for late in waiting:
+            packed = crossing._encode(late.candidates)
+            facts = (late.source, late.number, packed, len(late.candidates), late.policy_version, books.now)
+            books.execute(crossing._RECEIVE, facts)
+            books.tally.add("inbox", len(late.candidates))
+        waiting[:] = [parcel]
+        return False
+
+
+class _SentLater:
+    """What is found waits in memory until more is found."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Any]] = {}
+
+    def __call__(self, outbox: Any, candidates: Any, policy_version: int) -> None:
+        waiting = self._waiting.setdefault(id(outbox), [])
+        for late in waiting:
+            outbox.send(late, policy_version)
+        waiting[:] = [candidates]
+
 
 MISTAKES = (
     mistake(
@@ -324,6 +357,52 @@ MISTAKES = (
             "pass",
         ),
         seed=2,
+    ),
+    mistake(
+        "parcels are dropped before they are delivered",
+        "links are never lost | everything ends",
+        in_source(
+            relay.Relay,
+            "_empty",
+            "taken = await self._deliver(parcels, relayed)",
+            "await self.source.drop_parcels(DropParcels(partition, epoch, [(p.destination, p.number) for p in parcels]));"
+            " taken = await self._deliver(parcels, relayed)",
+        ),
+        profile="divided",
+        seed=1,
+    ),
+    mistake(
+        "a parcel is marked as taken in a commit before the one that keeps it",
+        "links are never lost | everything ends | tables agree",
+        in_source(
+            crossing.Inbox,
+            "_receive",
+            "if amount:",
+            "if _kept_later(self, parcel):",
+        ),
+        lambda: mock.patch.object(crossing, "_kept_later", _KeptLater(), create=True),
+        profile="divided",
+        seed=1,
+    ),
+    mistake(
+        "links of other files leave in a commit of their own, after the cursor's",
+        "links are never lost | everything ends | tables agree",
+        in_source(
+            admission.Admission,
+            "_sort",
+            "self._outbox.send(away, batch.policy_version)",
+            "_sent_later(self._outbox, away, batch.policy_version)",
+        ),
+        lambda: mock.patch.object(admission, "_sent_later", _SentLater(), create=True),
+        profile="divided",
+        seed=1,
+    ),
+    mistake(
+        "a robots.txt hop to another file asks only the file that it comes from",
+        "spacing | concurrency | pause is prompt",
+        in_source(storefiles.FileShards, "reserve", "home != ask.key.partition", "False"),
+        profile="divided",
+        seed=20,
     ),
 )
 

@@ -14,7 +14,7 @@ from tests.sim.planted import MISTAKES
 from tests.sim.seeds import REGRESSIONS
 
 SEEDS = 200
-_SAME = ((3, "calm"), (5, "default"), (11, "default"), (4, "hostile"))
+_SAME = ((3, "calm"), (5, "default"), (11, "default"), (4, "hostile"), (1, "divided"))
 
 
 @pytest.mark.timeout(600)
@@ -27,7 +27,7 @@ def test_no_judge_complains_about_any_of_many_seeds_and_everything_is_reached() 
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("profile", ["calm", "hostile"])
+@pytest.mark.parametrize("profile", ["calm", "hostile", "divided"])
 def test_no_judge_complains_in_the_other_profiles(seed: int, profile: str) -> None:
     assert Job(seed, profile).play().violations == ()
 

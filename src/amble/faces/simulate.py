@@ -27,7 +27,11 @@ def simulate(
         typer.Option(metavar="A..B", help="All seeds from A to B, over all cores. Default 0..199."),
     ] = None,
     profile: Annotated[
-        str, typer.Option(metavar="calm|default|hostile", help="How much goes wrong.")
+        str,
+        typer.Option(
+            metavar="calm|default|hostile|divided",
+            help="How much goes wrong; divided: default, over three frontier files.",
+        ),
     ] = "default",
     days: Annotated[
         float | None, typer.Option(metavar="D", min=0.0, help="Faults go on for so many virtual days.")
