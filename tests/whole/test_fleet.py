@@ -20,7 +20,7 @@ from tests.support.fleet import (
     sender,
     started_between,
 )
-from tests.support.postgres import OwnPostgres
+from tests.support.postgres import FreshDatabase, OwnPostgres
 from tests.web.handle import TestWeb
 from tests.whole import log
 
@@ -174,3 +174,23 @@ def in_flight_at(web: TestWeb, killed_us: int, name: str) -> dict[str, int]:
     web.flush()
     since_us = killed_us - 5_000_000
     return {e.url: 1 for e in log.load(web.log_path) if sender(e) == name and e.mono_end_us > since_us}
+
+
+@pytest.mark.soak
+def test_a_fleet_over_two_databases_crawls_everything_once(
+    tmp_path: Path, fresh_database: FreshDatabase
+) -> None:
+    dsns = f"{fresh_database()} {fresh_database()}"
+    with TestWeb.start(tmp_path, sites=8, pages=160) as web, Fleet(tmp_path) as fleet:
+        prepared(web, dsns)
+        assert {line["partition"] for line in partitions(dsns)} == set(range(PARTITIONS))
+        members = [
+            fleet.start(name, agent(web, dsns, tmp_path / "archive", name, "--until-done"))
+            for name in ("ada", "ben")
+        ]
+        for member in members:
+            ended_well(member)
+        verdict = judge(web, DELAY_S)
+        assert verdict.offences == [], str(verdict)
+        assert all(verdict.requests[name] > 0 for name in ("ada", "ben")), str(verdict)
+        assert owned(dsns) == {"": PARTITIONS}

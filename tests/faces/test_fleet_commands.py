@@ -1,0 +1,129 @@
+"""The commands about a fleet, over a real database: what they say, what they refuse, and how the fix is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amble.faces.cli import main
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error of one command."""
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_fleet_is_set_up_seeded_and_looked_at(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    init = ("store", "init", "--store", database, "--partitions", "3", "--apart", "busy.example")
+    code, _, told = said(capsys, *init)
+    assert (code, "4 partitions" in told) == (0, True), told
+    assert said(capsys, *init)[0] == 0, "again and again"
+    code, _, told = said(capsys, "store", "init", "--store", database, "--partitions", "4")
+    assert code == 14
+    assert "another number of partitions" in told
+
+    seed = (
+        "seed",
+        "https://busy.example/",
+        "https://a.example/",
+        "--store",
+        database,
+        "--contact",
+        "me@a.example",
+    )
+    code, _, told = said(capsys, *seed)
+    assert (code, told) == (0, "2 seeds taken\n")
+
+    code, out, _ = said(capsys, "partitions", "--store", database, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["partition"] for line in lines] == [0, 1, 2, 3]
+    assert {(line["owner"], line["epoch"], line["moving"]) for line in lines} == {("", 0, False)}
+    assert sum(line["queued"] + line["inbox"] for line in lines) >= 2
+    assert lines[3]["queued"] + lines[3]["inbox"] >= 1, "it has a partition of its own"
+
+    _, out, _ = said(capsys, "partitions", "--store", database)
+    table = out.splitlines()
+    assert table[0].split() == [
+        "partition",
+        "owner",
+        "epoch",
+        "lease",
+        "left",
+        "queued",
+        "in",
+        "flight",
+        "inbox",
+        "outbox",
+    ]
+    assert len(table) == 5
+    code, out, told = said(capsys, "agents", "--store", database)
+    assert (code, "no agent has been seen" in told) == (0, True)
+
+
+def test_a_site_is_set_apart_before_the_crawl_begins(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, told = said(
+        capsys, "store", "init", "--store", database, "--partitions", "2", "--apart", "www.example.org"
+    )
+    assert code == 2
+    assert "'example.org'" in told
+    assert said(capsys, "store", "init", "--store", database, "--partitions", "2")[0] == 0
+    assert (
+        said(capsys, "seed", "https://a.example/", "--store", database, "--contact", "me@a.example")[0] == 0
+    )
+    code, _, told = said(
+        capsys, "store", "init", "--store", database, "--partitions", "2", "--apart", "late.example"
+    )
+    assert code == 2
+    assert "the crawl has begun" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (["agents"], "--store postgresql://"),
+        (["partitions"], "--store postgresql://"),
+        (["seed", "https://a.example/", "--contact", "me@a.example"], "--store postgresql://"),
+        (["store", "init", "--partitions", "4"], "--store postgresql://"),
+        (["agents", "--store", "mysql://x/y"], "a database address such as postgresql://"),
+        (["agent", "--store", "postgresql://x/y"], "--archive s3://"),
+        (
+            ["agent", "--store", "postgresql://x/y", "--archive", "ftp://x"],
+            "s3://bucket/prefix or file:///folder",
+        ),
+        (["agent", "--store", "postgresql://x/y", "--set", "agent.lease_s=0"], "seconds from 1 to 600"),
+        (["agent", "--store", "postgresql://x/y", "--set", "parse.where=there"], "here, elsewhere"),
+        (["agent", "--store", "postgresql://x/y", "--archive", "file:///x", "--health", "8089"], "ADDR:PORT"),
+        (["agents", "--config", "/nowhere/fleet.toml"], "cannot be read"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told_with_its_fix(
+    arguments: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, told = said(capsys, *arguments)
+    assert code == 2
+    assert fix in told
+
+
+def test_an_agent_without_anything_to_begin_with_says_what_to_do(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, "store", "init", "--store", database, "--partitions", "2")[0] == 0
+    code, _, told = said(capsys, "agent", "--store", database, "--archive", f"file://{tmp_path}")
+    assert code == 2
+    assert "amble seed" in told
+
+
+def test_a_database_that_is_not_there_or_not_prepared_is_told_apart(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, told = said(capsys, "partitions", "--store", database)
+    assert (code, "amble store init" in told) == (14, True)
+    code, _, told = said(capsys, "partitions", "--store", "postgresql://me:secret@127.0.0.1:1/x")
+    assert (code, "does not answer" in told, "secret" in told) == (14, True, False)
