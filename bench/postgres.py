@@ -82,7 +82,8 @@ class World:
     def sizes(self) -> list[int]:
         """URLs of each origin."""
         weights = self.weights()
-        return [max(2, int(self.urls * weight / sum(weights))) for weight in weights]
+        total = sum(weights)
+        return [max(2, int(self.urls * weight / total)) for weight in weights]
 
     def weights(self) -> list[float]:
         """How popular each origin is."""
@@ -166,7 +167,10 @@ class Agent:
             target = own
             if number % 4 == 3:
                 target = self.random.choices(range(self.world.origins), cum_weights=self.cumulative)[0]
-                target = min(self.world.origins - 1, target // self.world.partitions * self.world.partitions + self.mine)
+                target = min(
+                    self.world.origins - 1,
+                    target // self.world.partitions * self.world.partitions + self.mine,
+                )
             if number < NEW:
                 self.fresh += 1
                 path = path_of(self.fresh)
@@ -319,7 +323,9 @@ def run(dsn: str, server: EmbeddedPostgres | None, options: argparse.Namespace) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--urls", type=int, default=100_000)
     parser.add_argument("--origins", type=int, default=2_000)
     parser.add_argument("--agents", type=int, action="append")
