@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from msgspec.structs import asdict
-
 from amble.adapters.postgres.reports import PostgresReports
 from amble.domain.errors import AmbleError
 from amble.domain.report import Status
 
 T = TypeVar("T")
+
+_NO_SUMS = frozenset({"now_ms", "epoch", "owner", "next_wake_ms"})
 
 
 class FleetLook:
@@ -74,13 +74,11 @@ def merged(parts: Sequence[Status]) -> Status | None:
         return parts[0] if parts else None
     now_ms = max(part.now_ms for part in parts)
     waits = [part.next_wake_ms - part.now_ms for part in parts if part.next_wake_ms is not None]
-    facts: dict[str, Any] = {}
-    for name, value in asdict(parts[0]).items():
-        values = [getattr(part, name) for part in parts]
-        if isinstance(value, dict):
-            facts[name] = dict(sum((Counter(each) for each in values), Counter()).most_common())
-        elif isinstance(value, int):
-            facts[name] = sum(values)
+    facts: dict[str, Any] = {
+        name: _sum([getattr(part, name) for part in parts])
+        for name in Status.__struct_fields__
+        if name not in _NO_SUMS
+    }
     facts |= {
         "now_ms": now_ms,
         "epoch": max(part.epoch for part in parts),
@@ -88,3 +86,13 @@ def merged(parts: Sequence[Status]) -> Status | None:
         "next_wake_ms": now_ms + min(waits) if waits else None,
     }
     return Status(**facts)
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """Of numbers, or of dictionaries of them, the largest first."""
+    if not isinstance(values[0], dict):
+        return sum(values)
+    total: Counter[str] = Counter()
+    for counts in values:
+        total.update(counts)
+    return dict(total.most_common())
