@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
+from amble.adapters.postgres.migrations import migrate
 from amble.adapters.postgres.placement import set_up_servers
 from amble.domain.attempt import Edge, Lease, RobotsState, UrlKind
 from amble.domain.fetched import BodyRef, Fetched, Timings
@@ -43,9 +44,18 @@ def site_in(partition: int, number: int = 0, partitions: int = PARTITIONS) -> st
     raise AssertionError("there are sites enough")
 
 
+async def migrated(dsn: str) -> None:
+    """A database with the tables of this version and nothing in them."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
+
+
 async def two_servers(fresh: FreshDatabase, servers: int = 2) -> list[str]:
     """Databases that are set up as one fleet."""
-    dsns = [fresh() for _ in range(servers)]
+    dsns = [fresh(migrated) for _ in range(servers)]
     await set_up_servers(dsns, partitions=PARTITIONS)
     return dsns
 

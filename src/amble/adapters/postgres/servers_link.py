@@ -72,7 +72,8 @@ class Link:
                     f"{self.place}: prepare the database with `amble store init` ({error})"
                 ) from error
             except Exception as error:
-                what = Trouble.LOST if isinstance(error, TimeoutError) else trouble_of(error)
+                lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)
+                what = Trouble.LOST if lost else trouble_of(error)
                 if what is Trouble.LOST:
                     self._abandon()
                 if what in (Trouble.BROKEN, Trouble.REFUSED):
