@@ -14,7 +14,8 @@ import pytest_asyncio
 from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.migrations import available, migrate
 from amble.adapters.postgres.setup import init
-from amble.adapters.postgres.store import PostgresFrontier, PostgresStore
+from amble.adapters.postgres.store import AGAIN_UNLOCKED, PostgresFrontier, PostgresStore
+from amble.adapters.postgres.tick import Tick
 from amble.adapters.sql.migrations import Migration
 from amble.adapters.sql.settings import StoreSettings
 from amble.domain.attempt import Lease, LeaseKey, UrlKind
@@ -403,6 +404,33 @@ async def test_a_row_that_another_changed_meanwhile_is_read_again(store: Postgre
         await until_someone_waits(other)
     assert await call == ReserveOutcome.PAUSED
     assert store.retries == 1
+    await other.close()
+
+
+async def test_whoever_is_always_overtaken_locks_what_it_reads(
+    open_store: Open, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody changes the origin each time after it was read, as long as it can be changed."""
+    store = await open_store()
+    agent = await Agent.on(store)
+    await agent.admit("/x")
+    (lease, *_) = await agent.lease(1)
+    other = await asyncpg.connect(dsn, server_settings={"lock_timeout": "50ms"})
+    overtaken = 0
+
+    async def overtake(self: Tick) -> list[Any]:
+        nonlocal overtaken
+        try:
+            await other.execute("UPDATE origin SET policy_version = policy_version + 1")
+            overtaken += 1
+        except asyncpg.LockNotAvailableError:
+            pass
+        return await applied(self)
+
+    applied = Tick._apply
+    monkeypatch.setattr(Tick, "_apply", overtake)
+    assert await agent.reserve(lease) == ReserveOutcome.GRANTED
+    assert overtaken == store.retries == AGAIN_UNLOCKED
     await other.close()
 
 

@@ -73,14 +73,16 @@ class Books:
         slots: Slots,
         ids: Ids,
         token: Callable[[int], bytes],
-        now: int,
+        *,
+        lock: bool = False,
     ) -> None:
         self.database = database
         self.settings = settings
         self.slots = slots
         self.token = token
-        self.now = now
-        self.term_now = now  # by the clock of the machine, which gives owners their terms
+        self.locking = " FOR NO KEY UPDATE" if lock else ""
+        self.now = 0
+        self.term_now = 0  # by the clock of the machine, which gives owners their terms
         self._ids = ids
         self.partitions: dict[int, PartitionRow] = {}
         self.here: set[int] = set()

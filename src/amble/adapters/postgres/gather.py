@@ -170,7 +170,7 @@ class Gathering:
         wanted.update(url_id for ids in self.found.chosen.values() for url_id in ids)
         missing = sorted(wanted - self._books.urls.keys())
         if missing:
-            self._keep(await self._fetch(URL["rows"], missing))
+            self._keep(await self._fetch(URL["rows"] + self._books.locking, missing))
 
     async def _manifests(self) -> None:
         wanted = {
@@ -272,7 +272,7 @@ class Gathering:
 
 async def read_origins(books: Books, ids: list[int]) -> None:
     """Ledgers by id, with their names."""
-    for row in await books.database.fetch(ORIGIN["by_id"], ids):
+    for row in await books.database.fetch(ORIGIN["by_id"] + books.locking, ids):
         origin = Origin(*row[1:])
         origin.seen = row[0]
         books.origins[origin.id] = origin

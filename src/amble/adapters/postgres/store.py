@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import asyncpg
+
 from amble.adapters.postgres.books import Conflict
 from amble.adapters.postgres.connection import (
     SILENCE_S,
@@ -31,14 +33,15 @@ from amble.adapters.postgres.statements import WORK
 from amble.adapters.postgres.tick import Carry, Outcome, Tick
 from amble.adapters.sql.client import FrontierCalls
 from amble.adapters.sql.identity import Slots
-from amble.adapters.sql.messages import Admit, AnyOperation, Refused
+from amble.adapters.sql.messages import Admit, AnyOperation, Refused, Requeue
 from amble.adapters.sql.settings import StoreSettings
 from amble.domain.errors import AmbleError, OperationRefused, StoreBroken, StoreUnavailable
 from amble.domain.pacing import linger_s as linger_for
 
-# Operations and candidates in one transaction, so that a burst cannot make an endless one.
-OPERATIONS_MAX: Final = 2_048
-CANDIDATES_MAX: Final = 16_384
+# Operations and candidates in one transaction, so that a burst cannot make an endless one, nor hold up the loop of an
+# agent for long: the most are worked on for some 50 ms.
+OPERATIONS_MAX: Final = 1_024
+CANDIDATES_MAX: Final = 4_096
 LINGER_S: Final = 0.008
 # The least linger when it follows the pages under way (`pace`).
 LINGER_S_MIN: Final = 0.005
@@ -46,7 +49,10 @@ LINGER_S_MIN: Final = 0.005
 IDLE_S: Final = 0.05
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
-# A transaction that others got in the way of so often is told as trouble, while it is tried on.
+# A transaction that others got in the way of so often locks the rows that it reads, so that it cannot happen again.
+AGAIN_UNLOCKED: Final = 3
+AGAIN_S_MAX: Final = 0.02
+# After so many times it is told as trouble, while it is tried on.
 AGAIN_QUIETLY: Final = 20
 # Places of stores that have not been heard of for so long are forgotten.
 FORGOTTEN_AFTER_MS: Final = 7 * 24 * 3_600_000
@@ -240,7 +246,8 @@ class PostgresStore:
             database = self._database or await self._reconnect()
             assert self._slots is not None
             try:
-                tick = Tick(database, self.settings, self._slots, self._token, self._carry, asked)
+                lock = tries >= AGAIN_UNLOCKED
+                tick = Tick(database, self.settings, self._slots, self._token, self._carry, asked, lock=lock)
                 outcome = await tick.run(self._clock.read, self._writer, number)
                 await database.execute("COMMIT" if outcome.wrote else "ROLLBACK")
             except Exception as error:
@@ -271,7 +278,7 @@ class PostgresStore:
         what = _trouble_of(error)
         if what is not Trouble.LOST:
             await self._roll_back()
-        if what is Trouble.REFUSED:
+        if what is Trouble.REFUSED or _is_too_large(error, asked):
             raise OperationRefused(_told(error, asked)) from error
         if what is Trouble.BROKEN:
             raise StoreBroken(describe(error)) from error
@@ -284,7 +291,7 @@ class PostgresStore:
             self._carry.near |= isinstance(error, NearBudget)
         if what is Trouble.LATER or tries > AGAIN_QUIETLY:
             self._tell(describe(error))
-        await asyncio.sleep(_backoff_s(tries) if what is Trouble.LATER or tries > 2 else 0)
+        await asyncio.sleep(_backoff_s(tries) if what is Trouble.LATER else random.random() * AGAIN_S_MAX)
         return False
 
     async def _roll_back(self) -> None:
@@ -410,6 +417,12 @@ def _told(error: Exception, asked: list[Asked]) -> str:
     if isinstance(error, OperationRefused) or len(asked) > 1:
         return describe(error)
     return f"{type(asked[0][1]).__doc__}: {type(error).__name__}: {describe(error)}"
+
+
+def _is_too_large(error: Exception, asked: list[Asked]) -> bool:
+    """An operator's order over a whole partition, which the server gave up: the others need not wait for it again."""
+    orders = any(isinstance(operation, Requeue) for _, operation in asked)
+    return orders and isinstance(error, asyncpg.QueryCanceledError)
 
 
 def _backoff_s(tries: int) -> float:

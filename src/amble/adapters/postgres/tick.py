@@ -83,11 +83,14 @@ class Tick:
         token: Callable[[int], bytes],
         carry: Carry,
         asked: Sequence[Asked],
+        *,
+        lock: bool = False,
     ) -> None:
+        """`lock`: others got in the way before, so rows are locked as they are read, in the order of their ids."""
         self._database = database
         self._carry = carry
         self._asked = asked
-        self._books = Books(database, settings, slots, carry.ids, token, now=0)
+        self._books = Books(database, settings, slots, carry.ids, token, lock=lock)
         self._leasing = Leasing(self._books, near=carry.near)
         self._found = Found()
 
