@@ -217,6 +217,13 @@ async def test_a_fenced_partition_is_lost_alone(many: Many) -> None:
     many.time.now_s += 10
     await many.lease(9)
     assert many.asked() == [1, 0, 1]
+    many.shards.renewed(1, 7)
+    many.time.now_s += 10
+    await many.lease(9)
+    assert many.asked() == [1, 0, 1], "that was another epoch"
+    many.shards.renewed(1, 1)
+    await many.lease(9)
+    assert many.asked() == [0, 1, 0], "its lease had only lapsed, and was renewed"
 
 
 async def test_one_store_that_cannot_answer_does_not_cost_the_leases_of_the_others(many: Many) -> None:

@@ -69,6 +69,7 @@ class PartitionGround:
     def trust(self, partition: int, epoch: int, until_s: float) -> None:
         """See Ground."""
         self.fence.trust(partition, epoch, until_s)
+        self.shards.renewed(partition, epoch)
 
     def rest(self, partition: int) -> None:
         """See Ground."""
@@ -109,17 +110,22 @@ class Adoption:
 
     async def once(self) -> None:
         """One look at all partitions. Raises StoreUnavailable."""
-        asks: list[tuple[UrlState, list[int]]] = []
-        if self.elsewhere:
-            asks.append((UrlState.PARSED, []))
         now_s = self.clock.monotonic_s()
-        if now_s - self._leftovers_s >= LEFTOVERS_EVERY_S:
+        everywhere = now_s - self._leftovers_s >= LEFTOVERS_EVERY_S
+        asks: list[tuple[UrlState, list[int]]] = []
+        if everywhere or self.elsewhere:
+            asks.append((UrlState.PARSED, []))
+        if everywhere:
             self._leftovers_s = now_s
             asks.append((UrlState.FETCHED, PARSED_HERE if self.elsewhere else []))
-            if not self.elsewhere:
-                asks.append((UrlState.PARSED, []))
+        working = self.shards.working
         found = await asyncio.gather(
-            *(self._adopt(p, epoch, *ask) for p, epoch in self.held().items() for ask in asks)
+            *(
+                self._adopt(partition, epoch, *ask)
+                for partition, epoch in self.held().items()
+                if everywhere or partition in working
+                for ask in asks
+            )
         )
         assert self.crawl is not None
         for work in (work for works in found for work in works):

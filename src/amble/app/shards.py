@@ -56,12 +56,14 @@ class Shard:
     """One partition that is held: its handle, its epoch, and what its last lease told.
 
     `changed`: something happened there since it was asked. `due_s`: when it must be asked anyway (monotonic).
+    `fenced`: the store has said that the epoch is not current, or that its lease has lapsed.
     """
 
     partition: int
     frontier: Frontier
     epoch: int
     resting: bool = False
+    fenced: bool = False
     changed: bool = True
     due_s: float = -math.inf
     wake_s: float = math.inf
@@ -77,7 +79,7 @@ class Shard:
 
     def is_due(self, now_s: float) -> bool:
         """Whether asking it may find something."""
-        return not self.resting and (self.changed or now_s >= self.due_s)
+        return not (self.resting or self.fenced) and (self.changed or now_s >= self.due_s)
 
     @property
     def spent(self) -> int:
@@ -120,6 +122,12 @@ class Shards:
         if (shard := self._held.get(partition)) is not None:
             shard.resting, shard.changed = False, True
 
+    def renewed(self, partition: int, epoch: int) -> None:
+        """The store has confirmed `partition` under `epoch`: where it was fenced, it is leased again."""
+        shard = self._held.get(partition)
+        if shard is not None and shard.fenced and shard.epoch == epoch:
+            shard.fenced, shard.changed = False, True
+
     def retire(self, partition: int) -> None:
         """Hold `partition` no longer, but pass on what still comes for it: its store knows what is stale."""
         shard = self._held.pop(partition, None)
@@ -142,6 +150,15 @@ class Shards:
     def held(self) -> dict[int, int]:
         """Partition -> epoch of everything that is held, resting or not."""
         return {shard.partition: shard.epoch for shard in self._held.values()}
+
+    @property
+    def working(self) -> dict[int, int]:
+        """The same of those where something is under way, as far as is known."""
+        return {
+            shard.partition: shard.epoch
+            for shard in self._held.values()
+            if shard.last is None or shard.last.in_flight
+        }
 
     @property
     def expecting(self) -> dict[int, int]:
@@ -219,14 +236,16 @@ class Shards:
         shard.heard(reply, count, self.clock.monotonic_s())
         self._now_ms = reply.now_ms
         if reply.fenced:
-            shard.resting = True
+            shard.fenced = True
             self.on_fenced(shard.partition)
         return reply
 
     def _merged(self, leases: list[Lease]) -> LeaseReply:
         now_s = self.clock.monotonic_s()
         told = [shard.last for shard in self._held.values() if shard.last is not None]
-        active = [s for s in self._held.values() if not s.resting and self.may_start(s.partition)]
+        active = [
+            s for s in self._held.values() if not (s.resting or s.fenced) and self.may_start(s.partition)
+        ]
         wake_s = min((shard.wake_s for shard in active), default=math.inf)
         if any(self._is_due(shard, now_s) for shard in active):
             wake_s = now_s
