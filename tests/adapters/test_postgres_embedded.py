@@ -307,3 +307,10 @@ def test_the_last_user_to_leave_ends_the_shared_server() -> None:
         assert command_line(postmaster)
     wait_until(lambda: not first.folder.exists(), SOON_S, "the folder is gone")
     assert not command_line(postmaster)
+
+
+def test_a_process_that_has_gone_has_no_children() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert children_of(gone.pid) == []
+    assert title_of(gone.pid) == ""

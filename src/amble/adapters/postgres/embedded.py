@@ -444,12 +444,12 @@ class EmbeddedPostgres:
 
 def children_of(pid: int) -> list[int]:
     """The children of a process and theirs, parents first."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += [int(child) for child in task.read_text().split()]
-        except OSError:
-            continue
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    except OSError:
+        pass  # it has ended meanwhile
     return found + [deeper for child in found for deeper in children_of(child)]
 
 
