@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from amble.adapters.archive.names import list_segments
 from amble.adapters.sandbox.pool import SandboxPool
@@ -20,10 +21,13 @@ from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.system import EventLog, SystemClock
 from amble.app import keeping
 from amble.app.config import CrawlConfig, ScopeChoice
-from amble.app.crawl import Crawl, Parts
+from amble.app.crawl import Chore, Crawl, Parts, Tenancy
 from amble.app.progress import CrawlResult, EndReason
-from amble.domain.attempt import Lease
+from amble.domain.attempt import Lease, UrlKind
+from amble.domain.errors import StoreUnavailable
 from amble.domain.fetched import BodyRef
+from amble.domain.frontier import AdoptAsk
+from amble.domain.lifecycle import UrlState
 from amble.domain.policy import Budget, OriginPolicy, ScopeKind
 from amble.stages.work import Source
 from amble.upkeep.expire import Expiry
@@ -281,3 +285,112 @@ async def test_rules_lost_with_the_body_they_stood_in_are_fetched_in_full(
     assert line.states() == {"/": "complete", "/a": "complete", "/b": "complete", "/private": "excluded"}
     assert site[0].asked["/robots.txt"] == 3
     assert line.problems() == []
+
+
+# -- an agent of a fleet --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Tenant:
+    """What an agent of a fleet adds to a crawl, written down."""
+
+    said: list[str] = field(default_factory=list)
+    looked: int = 0
+    unanswered: int = 0
+
+    async def look(self) -> None:
+        self.looked += 1
+        if self.looked <= self.unanswered:
+            raise StoreUnavailable("away")
+
+    async def is_done(self) -> bool:
+        return self.looked >= 3
+
+    def depart(self) -> None:
+        self.said.append("depart")
+
+    async def leave(self) -> None:
+        self.said.append("leave")
+
+    def tenancy(self, **more: Any) -> Tenancy:
+        chores = [Chore(name="look", every_s=0.05, work=self.look)]
+        facts: dict[str, Any] = {"is_done": self.is_done, **more}
+        return Tenancy(chores=chores, depart=self.depart, leave=self.leave, **facts)
+
+
+def agent_of(line: Line, tenancy: Tenancy, *seeds: str) -> Crawl:
+    crawl = crawl_of(line, *seeds)
+    return Crawl(structs.replace(crawl.parts, takeover=None, tenancy=tenancy))
+
+
+async def test_an_agent_ends_when_the_fleet_is_done_and_gives_its_partitions_back_last(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    tenant = Tenant(unanswered=2)
+    crawl = agent_of(await lines.next_life(), tenant.tenancy(), f"{site[1]}/")
+    async with asyncio.timeout(ENDS_S):
+        result = await crawl.run()
+    assert (result.reason, result.pages) == (EndReason.FINISHED, 3)
+    assert tenant.said == ["depart", "leave"]
+    assert tenant.looked >= 3, "a chore that was not answered is made again"
+
+
+async def test_an_agent_that_holds_nothing_waits_until_it_is_stopped(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    line, tenant = await lines.next_life(), Tenant()
+    line.gate.fence.lose_all()
+    crawl = agent_of(line, tenant.tenancy(is_done=None))
+    running = asyncio.ensure_future(crawl.run())
+    while tenant.looked < 3:
+        await asyncio.sleep(0.01)
+    crawl.stop()
+    async with asyncio.timeout(ENDS_S):
+        assert (await running).reason is EndReason.STOPPED
+    assert tenant.said == ["depart", "leave"]
+
+
+async def test_while_enough_pages_wait_for_parse_workers_only_robots_txt_is_asked_for(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    line, tenant = await lines.next_life(), Tenant()
+    crawl = agent_of(line, tenant.tenancy(is_done=None, unparsed_max=1), f"{site[1]}/", f"{site[1]}/a")
+    recorder = structs.replace(line.recorder, parsed_elsewhere=frozenset({UrlKind.PAGE}))
+    crawl = Crawl(structs.replace(crawl.parts, dispatch=structs.replace(line.dispatch, recorder=recorder)))
+    running = asyncio.ensure_future(crawl.run())
+
+    def pages() -> int:
+        return site[0].asked["/"] + site[0].asked["/a"]
+
+    while not pages():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert (pages(), crawl.progress().binding_limit) == (1, "parse_backlog")
+    (work,) = await line.frontier.adopt(AdoptAsk(UrlState.FETCHED, 9, 10, 60_000))
+    await line.extract.resume(work)
+    while pages() < 2:
+        await asyncio.sleep(0.01)
+    crawl.stop()
+    async with asyncio.timeout(ENDS_S):
+        await running
+
+
+async def test_an_agent_knows_in_which_partitions_something_is_under_way(
+    lines: Lines, site: tuple[Site, str]
+) -> None:
+    line, tenant = await lines.next_life(), Tenant()
+    crawl = agent_of(line, tenant.tenancy(), f"{site[1]}/")
+    busy: set[bool] = set()
+
+    async def watch() -> None:
+        while True:
+            busy.add(crawl.is_busy(0))
+            await asyncio.sleep(0)
+
+    watching = asyncio.ensure_future(watch())
+    async with asyncio.timeout(ENDS_S):
+        await crawl.run()
+    watching.cancel()
+    assert busy == {False, True}
+    assert not crawl.is_busy(0)
+    assert not crawl.is_busy(1)
