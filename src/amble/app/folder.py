@@ -35,6 +35,8 @@ from amble.domain.url import origin_of
 CONFIG_NAME = "amble.toml"
 SEEDS_NAME = "seeds.txt"
 FRONTIER_NAME = "frontier.db"
+# One or several files, each with its log and its shared memory.
+_FRONTIER_FILE = re.compile(r"frontier(-\d+)?\.db")
 _STORE_URL, _ARCHIVE_URL = "store.url", "archive.url"
 # What amble itself makes in a folder: a first try that failed may have left some of it.
 _OWN_NAMES = frozenset({CONFIG_NAME, SEEDS_NAME, "archive", "export", "run"})
@@ -129,7 +131,7 @@ def _folder(wishes: Wishes, problems: list[str]) -> Path:
 def _may_hold(folder: Path) -> bool:
     try:
         return all(
-            entry.name in _OWN_NAMES or entry.name.startswith(FRONTIER_NAME) for entry in folder.iterdir()
+            entry.name in _OWN_NAMES or _FRONTIER_FILE.match(entry.name) for entry in folder.iterdir()
         )
     except OSError as exc:
         raise CrawlFolderUnusable(f"{folder}: {exc.strerror}; mend its permissions or name another") from exc
