@@ -22,11 +22,14 @@ from amble.domain.attempt import Lease, LeaseKey, UrlKind
 from amble.domain.fetched import BodyRef
 from amble.domain.frontier import (
     AdmitBatch,
+    AdoptAsk,
     Applied,
     Complete,
+    DrainAsk,
     Exclude,
     LeaseAsk,
     OriginEffect,
+    Parcel,
     ParseStrike,
     PutBack,
     RecordFailed,
@@ -67,6 +70,7 @@ class Known:
     slot: bool = False
     links: int = 0
     refetch: bool = False
+    hold: int = 0  # past LEASED: until when somebody holds it
 
 
 @dataclass
@@ -93,7 +97,9 @@ class FrontierMachine(RuleBasedStateMachine):
         )
         self.now = START
         self.active_max = active_max
-        self.settings = StoreSettings(default_active_max=active_max)
+        self.settings = StoreSettings(default_active_max=active_max, strikes_adopted_max=1_000)
+        self.mark = 0
+        self.inbox: list[tuple[str, str]] = []
         self.slots = Slots(bytes(32), lambda path: len(path), lambda path: 9) if collide else None
         self.model: dict[str, Site] = {}
         self.pages = 0
@@ -140,14 +146,16 @@ class FrontierMachine(RuleBasedStateMachine):
     @rule(found=st.lists(st.tuples(st.sampled_from(ORIGINS), st.sampled_from(PATHS)), min_size=1, max_size=6))
     def admit(self, found: list[tuple[str, str]]) -> None:
         reply = self.one(m.Admit(AdmitBatch([page(path, origin) for origin, path in found])))
-        expected = []
-        for origin, path in found:
-            site = self.model.setdefault(
-                origin, Site({"/robots.txt": Known(int(UrlKind.ROBOTS), due=self.now)})
-            )
-            expected.append(int(path not in site.urls))
-            site.urls.setdefault(path, Known(int(UrlKind.PAGE), due=self.now))
+        expected = [int(self._know(origin, path)) for origin, path in found]
         assert list(reply.verdicts) == expected
+
+    def _know(self, origin: str, path: str) -> bool:
+        """The model learns of a URL; whether it was new."""
+        site = self.model.setdefault(origin, Site({"/robots.txt": Known(int(UrlKind.ROBOTS), due=self.now)}))
+        if path in site.urls:
+            return False
+        site.urls[path] = Known(int(UrlKind.PAGE), due=self.now)
+        return True
 
     @rule(count=st.integers(1, 4))
     def take(self, count: int) -> None:
@@ -214,7 +222,10 @@ class FrontierMachine(RuleBasedStateMachine):
             known.slot, known.expires = True, self.now + HOLD + GRACE
 
     @precondition(lambda self: self.held(L))
-    @rule(data=st.data(), ending=st.sampled_from(["fetched", "retry", "failed", "put back", "excluded"]))
+    @rule(
+        data=st.data(),
+        ending=st.sampled_from(["fetched", "offered", "retry", "failed", "put back", "excluded"]),
+    )
     def end_lease(self, data: st.DataObject, ending: str) -> None:
         site, known = data.draw(st.sampled_from(self.held(L)))
         key = known.key
@@ -222,10 +233,11 @@ class FrontierMachine(RuleBasedStateMachine):
         robots = known.kind == UrlKind.ROBOTS
         operation: m.AnyOperation
         match ending:
-            case "fetched":
-                operation = m.KeepFetched(RecordFetched(key, answer(), HEALTHY, 1000))
+            case "fetched" | "offered":
+                hold_ms = 1000 if ending == "fetched" else 0
+                operation = m.KeepFetched(RecordFetched(key, answer(), HEALTHY, hold_ms))
                 self.pages += not robots
-                known.state = F
+                known.state, known.hold = F, self.now + hold_ms
             case "retry":
                 operation = m.KeepFailed(RecordFailed(key, "dns_timeout", "", 3_000, None, None))
                 known.state, known.due = P, self.now + 3_000
@@ -245,7 +257,7 @@ class FrontierMachine(RuleBasedStateMachine):
                     return
                 operation = m.Leave(Exclude(key, "robots_disallowed", "", 1))
                 known.state, known.due = E, None
-        if ending == "fetched":
+        if known.state == F:
             site.next_start = max(site.next_start, max(0, self.now - 50) + DELAY)
         known.slot = False
         assert self.one(operation) == Applied.APPLIED
@@ -263,14 +275,21 @@ class FrontierMachine(RuleBasedStateMachine):
         known.key = known.lease = None
 
     @precondition(lambda self: self.held(F))
-    @rule(data=st.data(), links=st.integers(0, 3), ending=st.sampled_from(["parsed", "strike", "poisoned"]))
+    @rule(
+        data=st.data(),
+        links=st.integers(0, 3),
+        ending=st.sampled_from(["parsed", "handed over", "strike", "poisoned"]),
+    )
     def end_fetched(self, data: st.DataObject, links: int, ending: str) -> None:
         _, known = data.draw(st.sampled_from(self.held(F)))
         key = known.key
         assert key is not None
-        if ending == "parsed" or known.kind == UrlKind.ROBOTS:
-            parsed = m.KeepParsed(RecordParsed(key, 1, BodyRef(1, 2, 3), links, "html"))
+        if ending in ("parsed", "handed over") or known.kind == UrlKind.ROBOTS:
+            over = ending == "handed over"
+            parsed = m.KeepParsed(RecordParsed(key, 1, BodyRef(1, 2, 3), links, "html", hand_over=over))
             known.state, known.links = R, links
+            if over:
+                known.hold = self.now
             assert self.one(parsed) == Applied.APPLIED
             assert self.one(parsed) == Applied.APPLIED
             return
@@ -295,6 +314,40 @@ class FrontierMachine(RuleBasedStateMachine):
         if robots:
             self._robots_decided(site, known, DAY)
         self._forget(known)
+
+    @precondition(lambda self: self.held(F, R))
+    @rule(count=st.integers(1, 3), state=st.sampled_from([F, R]), hold_ms=st.sampled_from([1_000, HOLD]))
+    def adopt(self, count: int, state: UrlState, hold_ms: int) -> None:
+        """Whoever asks gets what nobody holds, and nothing else."""
+        free = {
+            known.lease.url: known for _, known in self.held(state) if known.lease and known.hold <= self.now
+        }
+        found = self.one(m.Adopt(AdoptAsk(int(state), 7, count, hold_ms)))
+        assert len(found) == min(count, len(free))
+        for work in found:
+            known = free.pop(work.lease.url)
+            self._forget(known)
+            known.key, known.lease, known.hold = work.lease.key, work.lease, self.now + hold_ms
+            assert (work.manifest is not None) == (state == R)
+
+    @rule(
+        number=st.integers(1, 6),
+        found=st.lists(st.tuples(st.sampled_from(ORIGINS), st.sampled_from(PATHS)), min_size=1, max_size=4),
+    )
+    def deliver(self, number: int, found: list[tuple[str, str]]) -> None:
+        parcel = Parcel(9, 0, number, [page(path, origin) for origin, path in found], 1)
+        assert self.one(m.Deliver([parcel])) == Applied.APPLIED
+        if number > self.mark:
+            self.mark = number
+            self.inbox += found
+
+    @precondition(lambda self: self.inbox)
+    @rule(limit=st.integers(1, 5))
+    def drain(self, limit: int) -> None:
+        reply = self.one(m.Drain(DrainAsk(0, self.epoch, limit)))
+        some, self.inbox = self.inbox[:limit], self.inbox[limit:]
+        new = sum(self._know(origin, path) for origin, path in some)
+        assert (reply.taken, reply.admitted, reply.left) == (len(some), new, len(self.inbox))
 
     @precondition(lambda self: any(known.kind == UrlKind.ROBOTS for _, known in self.held(L, F, R)))
     @rule()
@@ -377,6 +430,7 @@ class FrontierMachine(RuleBasedStateMachine):
         for url, known in stored:
             self._forget(known)
             known.key, known.lease = resumed[url].lease.key, resumed[url].lease
+            known.hold = self.now + self.settings.resume_hold_ms
             assert (resumed[url].manifest is not None) == (known.state == R)
 
     # ---- what always holds
