@@ -409,7 +409,9 @@ async def test_a_guest_that_never_comes_back_blocks_the_origin_for_one_exchange_
     assert await s.lease(other, 1, held[1]) == []
     # Time passes: the block is nothing but a next start.
     await s.rows(
-        dsns[1], "UPDATE origin SET next_start = next_start - $1::bigint, wake_at = wake_at - $1", s.HOLD
+        dsns[1],
+        "UPDATE origin SET next_start = next_start - $1::bigint, wake_at = wake_at - $1",
+        s.HOLD + 2_000,
     )
     assert len(await s.lease(other, 1, held[1])) == 1
 

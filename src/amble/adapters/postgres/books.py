@@ -6,8 +6,8 @@ completion of one page may share a transaction. Nothing is kept from one transac
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.rows import (
@@ -34,6 +34,18 @@ TOKEN_BYTES: Final = 16
 ManifestKey = tuple[int, int, int]
 # url_id, path, kind, priority, depth, hops, edge, parent, policy version: the parameters of `insert`.
 NewUrl = tuple[int, str, int, int, int, int, int, int, int]
+
+
+class Membership(Protocol):
+    """What an agent knows of the URLs of its partitions beside the store; see bloom.py. May only rule out."""
+
+    def unsure(self, asked: Mapping[int, Sequence[int]]) -> list[int]:
+        """Of ids by partition, those that may be known, sorted."""
+        ...
+
+    def added(self, rows: Iterable[tuple[int, int]]) -> None:
+        """(partition, id) of rows that are now committed."""
+        ...
 
 
 class Conflict(Exception):
@@ -92,6 +104,8 @@ class Books:
         self.opened: set[int] = set()  # by this transaction
         self.manifests: dict[ManifestKey, ManifestRow] = {}
         self.paths: dict[int, str | None] = {}
+        self.membership: Membership | None = None
+        self.added: list[int] = []
         # Where to look first for candidates of known origins: (origin, path) -> id.
         self.first_ids: dict[tuple[str, str], int] = {}
         self.bodies: dict[bytes, bytes] = {}
@@ -245,6 +259,7 @@ class Books:
     def add_url(self, row: NewUrl) -> None:
         """A URL that was not known."""
         self._new_urls.append(row)
+        self.added.append(row[0])
         self.paths[row[0]] = row[1]
 
     def add_fetch(self, *row: Any) -> None:

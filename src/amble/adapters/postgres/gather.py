@@ -214,14 +214,27 @@ class Gathering:
                 if link not in books.first_ids:
                     books.first_ids[link] = origin_id << SLOT_BITS | first(candidate.path)
         if books.first_ids:
-            wanted = sorted(set(books.first_ids.values()))
-            books.paths.update(dict.fromkeys(wanted))
-            books.paths.update(await self._fetch(URL["paths"], wanted))
+            books.paths.update(dict.fromkeys(books.first_ids.values()))
+            wanted = self._perhaps_known()
+            if wanted:
+                books.paths.update(await self._fetch(URL["paths"], wanted))
         self._new = [
             (partition, candidate.origin, books.origin_ids.get(candidate.origin))
             for partition, candidate in self._candidates
             if partition is not None and not books.is_known(candidate.origin, candidate.path)
         ]
+
+    def _perhaps_known(self) -> list[int]:
+        """Ids to look up: all of them, but for those that a filter of this agent has ruled out."""
+        books = self._books
+        if books.membership is None:
+            return sorted(set(books.first_ids.values()))
+        asked: dict[int, set[int]] = {}
+        for _, candidate in self._candidates:
+            url_id = books.first_ids.get((candidate.origin, candidate.path))
+            if url_id is not None:
+                asked.setdefault(candidate.partition, set()).add(url_id)
+        return books.membership.unsure({partition: list(ids) for partition, ids in asked.items()})
 
     async def _origins(self) -> None:
         books = self._books

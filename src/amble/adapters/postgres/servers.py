@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from amble.adapters.postgres import servers_guest
+from amble.adapters.postgres.books import Membership
 from amble.adapters.postgres.digests import PostgresDigests
 from amble.adapters.postgres.placement import Placement, check_server, read_map
 from amble.adapters.postgres.servers_guest import Guest
@@ -80,6 +81,7 @@ class _Server:
         self._opened = asyncio.Event()
         self._away = asyncio.Event()
         self._broken: AmbleError | None = None
+        self._membership: Membership | None = None
         self._opening: asyncio.Task[None] | None = None
         self.on_trouble: Callable[[], None] = lambda: None
 
@@ -99,6 +101,7 @@ class _Server:
                 self._opening = asyncio.get_running_loop().create_task(self._go_on(path_key))
             return path_key
         self.store.on_trouble = self.hear
+        self.store.use(self._membership)
         self._opened.set()
         self.hear(None)
         return key
@@ -112,6 +115,12 @@ class _Server:
                 self._broken = error
                 self._opened.set()
                 return
+
+    def use(self, membership: Membership | None) -> None:
+        """See PostgresStore.use."""
+        self._membership = membership
+        if self.store is not None:
+            self.store.use(membership)
 
     def hear(self, trouble: str | None) -> None:
         """The store tells how it is."""
@@ -268,6 +277,15 @@ class PostgresServers:
     def reach(self, partition: int) -> ServersFrontier | None:
         """Where parcels for a partition are delivered; None when nobody knows where it lives."""
         return None if self.places.of(partition) is None else self.frontier(partition)
+
+    def use(self, membership: Membership | None) -> None:
+        """See PostgresStore.use; also for servers that are opened later."""
+        for server in self.servers:
+            server.use(membership)
+
+    def link_of(self, partition: int) -> Link:
+        """The small connection to the server of a partition."""
+        return self.server_of(partition).link
 
     def pace(self, in_flight: int) -> None:
         """See PostgresStore.pace."""

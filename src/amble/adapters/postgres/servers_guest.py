@@ -1,7 +1,7 @@
 """A robots.txt hop to an origin whose ledger is on another server: a guest there, for a bounded time.
 
-The guest takes the whole origin: no start is granted there until the longest possible exchange is over, or until the
-guest says that it has left. So nothing has to be swept when the guest dies, and no transaction spans two servers: the
+The guest takes the whole origin: no start is granted there until the longest possible exchange and the delay after it
+are over, or until the guest says that it has left. So nothing has to be swept when the guest dies, and no transaction spans two servers: the
 holder's lease is checked and prolonged at home first, then the start is spent there.
 """
 
@@ -42,7 +42,7 @@ _LEAVE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A start that was granted elsewhere: until when it blocks the origin, and the delay that follows its end."""
+    """A start that was granted elsewhere: until when it blocks the origin, and the delay that is due after its end."""
 
     server: int
     origin_id: int
@@ -84,9 +84,9 @@ async def come(
         if refused is not None:
             return refused, None
         until = now + ask.hold_ms
-        await connection.execute(_BLOCK, origin.id, until)
+        await connection.execute(_BLOCK, origin.id, until + delay_ms)
         reply = ReserveReply(int(ReserveOutcome.GRANTED), until, now, origin.id)
-        return reply, Guest(server, origin.id, until, delay_ms)
+        return reply, Guest(server, origin.id, until + delay_ms, delay_ms)
 
     return await link.transaction(work)
 

@@ -54,11 +54,21 @@ class Link:
 
         return await self.call(within)
 
-    async def call(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def snapshot(self, work: Callable[[Any], Awaitable[T]], *, seconds: float = 3_600.0) -> T:
+        """Do `work` in one snapshot that only reads, and that may take long. Raises StoreUnavailable, StoreBroken."""
+
+        async def within(connection: Any) -> T:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                await connection.execute("SET LOCAL statement_timeout = 0")
+                return await work(connection)
+
+        return await self.call(within, seconds=seconds)
+
+    async def call(self, work: Callable[[Any], Awaitable[T]], *, seconds: float = CALL_S_MAX) -> T:
         """Do `work` with the connection. Raises StoreUnavailable, StoreBroken."""
         async with self._turn:
             try:
-                async with asyncio.timeout(CALL_S_MAX):
+                async with asyncio.timeout(seconds):
                     if self._connection is None or self._connection.is_closed():
                         self._connection = await connect(self.dsn, name=self._name)
                     return await work(self._connection)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
-from amble.adapters.postgres.books import Conflict
+from amble.adapters.postgres.books import Conflict, Membership
 from amble.adapters.postgres.connection import (
     SILENCE_S,
     Database,
@@ -165,6 +165,10 @@ class PostgresStore:
         """The handle of one partition."""
         return PostgresFrontier(self, partition)
 
+    def use(self, membership: Membership | None) -> None:
+        """Let `membership` rule out what is certainly new before the database is asked. What it says is never trusted."""
+        self._carry.membership = membership
+
     def pace(self, in_flight: int) -> None:
         """Linger in proportion to the pages under way (domain/pacing.py)."""
         self._linger_s = linger_for(in_flight, at_least_s=LINGER_S_MIN)
@@ -270,6 +274,9 @@ class PostgresStore:
         if outcome.near is not None:
             carry.near = outcome.near
         carry.undecided = 0 if outcome.pruned else carry.undecided + outcome.decided
+        carry.doubt = False
+        if carry.membership is not None:
+            carry.membership.added(outcome.added)
         self._tell(None)
         return outcome.replies
 
@@ -289,6 +296,7 @@ class PostgresStore:
         if what is Trouble.AGAIN:
             self.retries += 1
             self._carry.near |= isinstance(error, NearBudget)
+            self._carry.doubt = True
         if what is Trouble.LATER or tries > AGAIN_QUIETLY:
             self._tell(describe(error))
         await asyncio.sleep(_backoff_s(tries) if what is Trouble.LATER else random.random() * AGAIN_S_MAX)

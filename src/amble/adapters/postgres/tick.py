@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amble.adapters.postgres import admission, crossing, gatekeeping, orders, ownership, recording
-from amble.adapters.postgres.books import Books, Ids
+from amble.adapters.postgres.books import Books, Ids, Membership
 from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.gather import Asked, Found, Gathering, read_origins, read_partitions
 from amble.adapters.postgres.leasing import TOTALS, Leasing
@@ -56,6 +56,8 @@ class Carry:
     late: dict[int, int] = field(default_factory=dict)  # starts that began later than granted: origin -> ms
     near: bool = False  # the page budget is nearly spent
     undecided: int = 0  # entries of the decision log since it was last cut
+    membership: Membership | None = None
+    doubt: bool = False  # the last try met what its filter had ruled out, perhaps
     refreshed_s: float = -1e9
 
 
@@ -70,6 +72,7 @@ class Outcome:
     near: bool | None
     decided: int
     pruned: bool
+    added: list[tuple[int, int]]  # (partition, id) of new URLs
 
 
 class Tick:
@@ -91,6 +94,7 @@ class Tick:
         self._carry = carry
         self._asked = asked
         self._books = Books(database, settings, slots, carry.ids, token, lock=lock)
+        self._books.membership = None if carry.doubt else carry.membership
         self._leasing = Leasing(self._books, near=carry.near)
         self._found = Found()
 
@@ -113,7 +117,8 @@ class Tick:
         if wrote:
             await books.finish(writer, number)
         near = self._leasing.was_near
-        return Outcome(replies, wrote, books.now, books.granted, near, books.decided, pruned)
+        added = [(books.origin_of(url_id).partition, url_id) for url_id in books.added]
+        return Outcome(replies, wrote, books.now, books.granted, near, books.decided, pruned, added)
 
     async def _take_ids(self) -> None:
         """As many origin ids as this batch could need. Outside of the transaction, so that nobody waits for it."""
