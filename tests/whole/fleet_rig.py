@@ -186,7 +186,7 @@ class FleetRig:
         line = [
             "agent", "--store", dsn or self.dsn, "--archive", self.archive, "--name", name,
             "--contact", contact(name), "--resolver", self.web.dns, "--allow-net", self.web.net, "--quiet",
-            "--log", str(self.folder / f"{name}.jsonl"), *more,
+            "--log", str(self.folder / f"{name}.jsonl"),
         ]  # fmt: skip
         for setting in (
             f"origin.spacing_ms={round(self.delay_s * 1000)}", "origin.delay_fixed=true",
@@ -197,7 +197,7 @@ class FleetRig:
             "finish.wait_max_s=60",
         ):  # fmt: skip
             line += ["--set", setting]
-        return self.fleet.start(name, line)
+        return self.fleet.start(name, [*line, *more])
 
     def start_parser(self, name: str, *more: str, dsn: str | None = None, hold_s: float = 5.0) -> Member:
         """A parse worker with one child."""
