@@ -66,7 +66,7 @@ class ParseLimits:
     title_chars_max: int = 512
     anchor_chars_max: int = 200
     strikes_max: int = 2
-    pages_per_child_max: int = 5_000
+    pages_per_child_max: int = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

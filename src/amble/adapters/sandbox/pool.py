@@ -21,7 +21,7 @@ from amble.ports import Parsed, ParseFailure, ParseTask
 
 SPARES = 1
 # The spare is started when so many answers were parsed, when a child is half worn, or when one has died.
-SPARE_AFTER_PAGES = 3_000
+SPARE_AFTER_PAGES = 10_000
 START_S_MAX = 60.0
 STARTS_FAILED_MAX = 3
 PAUSE_S_FIRST = 0.2
