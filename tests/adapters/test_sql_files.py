@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from amble.adapters.sql.files import FilesCheck, FilesReports, file_of, files_of, refuse_other_number
+from amble.adapters.sql.files import FilesCheck, FilesReports
+from amble.adapters.sql.names import file_of, files_of, refuse_other_number
 from amble.adapters.sql.settings import StoreSettings, of_file
 from amble.adapters.system import SystemClock
-from amble.app.storefiles import FileShards
+from amble.app.filegroup import FileShards
 from amble.domain.attempt import Edge, LeaseKey
 from amble.domain.errors import CrawlFolderUnusable
 from amble.domain.frontier import AdmitBatch, Candidate, ReserveAsk, ReserveOutcome, TakeoverAsk

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from amble.adapters.sql import admission, crossing, gatekeeping, holding, leasing, ownership, recording
-from amble.app import crawl, storefiles
+from amble.app import crawl, filegroup
 from amble.domain import attempt, politeness, robots
 from amble.formats import registry
 from amble.stages import admit, complete, gate, journey, store
@@ -400,7 +400,7 @@ MISTAKES = (
     mistake(
         "a robots.txt hop to another file asks only the file that it comes from",
         "spacing | concurrency | pause is prompt",
-        in_source(storefiles.FileShards, "reserve", "home != ask.key.partition", "False"),
+        in_source(filegroup.FileShards, "reserve", "home != ask.key.partition", "False"),
         profile="divided",
         seed=20,
     ),

@@ -25,13 +25,14 @@ from amble.app.config import CrawlConfig, scope_of
 from amble.app.crawl import Crawl, Parts
 from amble.app.layout import Folder
 from amble.app.progress import Progress
-from amble.app.storefiles import open_stores
+from amble.app.storefiles import Stores, open_one
 from amble.app.wiring import Rules, Tools, wire_line
+from amble.domain.decision import Reason
 from amble.domain.errors import CrawlFolderBusy
 from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import host_of
 from amble.formats.extraction import ExtractionSettings
-from amble.ports import Telemetry
+from amble.ports import Clock, Telemetry
 from amble.stages.admit import UrlGate
 from amble.stages.health import Health
 
@@ -72,16 +73,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
     log = EventLog(str(folder.log))
     stack.callback(log.close)
     health = Health(clock, log)
-    stores = await open_stores(
-        folder,
-        store_settings(config),
-        config.store_files,
-        stack,
-        lock_fd=lock.fd,
-        clock=clock,
-        telemetry=log,
-        health=health,
-    )
+    stores = await _open_frontier(config, folder, stack, lock.fd, clock, log, health)
     archive = DirectoryArchive(
         folder.archive,
         clock,
@@ -165,6 +157,28 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
         )
 
     return wire
+
+
+async def _open_frontier(
+    config: CrawlConfig,
+    folder: Folder,
+    stack: contextlib.AsyncExitStack,
+    lock_fd: int,
+    clock: Clock,
+    log: Telemetry,
+    health: Health,
+) -> Stores:
+    """The frontier of the folder, taken over: of one file, or of several that share the sites."""
+    settings, hear = store_settings(config), health.listener(Reason.STORE_UNAVAILABLE)
+    if config.store_files == 1:
+        return await open_one(folder, settings, stack, lock_fd=lock_fd, hear=hear)
+    # Loaded only where it is wanted: it would be a good part of what a short crawl needs to start.
+    from amble.app.filegroup import open_several
+
+    files = config.store_files
+    return await open_several(
+        folder, settings, files, stack, lock_fd=lock_fd, clock=clock, telemetry=log, hear=hear
+    )
 
 
 def _own(folder: Folder) -> FolderLock:

@@ -42,7 +42,7 @@ def open_files(root: Path) -> StoreReports:
 
 def frontier_files(root: Path) -> list[Path]:
     """The frontier files of the crawl in `root`, one or more. Raises CrawlFolderUnusable."""
-    from amble.adapters.sql.files import files_of
+    from amble.adapters.sql.names import files_of
 
     paths = files_of(Folder(root=root).frontier)
     if not paths:

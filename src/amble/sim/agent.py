@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from amble.app.crawl import Crawl, Parts
+from amble.app.filegroup import FileShards, crossing, together
 from amble.app.progress import EndReason
-from amble.app.storefiles import FileShards, crossing, together
 from amble.app.wiring import Rules, Tools, wire_line
 from amble.domain.decision import Reason
 from amble.domain.errors import AmbleError, StoreUnavailable

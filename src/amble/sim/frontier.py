@@ -18,8 +18,8 @@ from typing import Any
 from amble.adapters.sql import messages
 from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.client import FrontierCalls
-from amble.adapters.sql.files import file_of
 from amble.adapters.sql.identity import KEY_BYTES, Slots
+from amble.adapters.sql.names import file_of
 from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.sql.settings import StoreSettings, of_file
 from amble.adapters.sql.sqlite import SqliteStore

@@ -1,4 +1,4 @@
-"""Several frontier files of one crawl folder, each with one partition: their names, and one answer out of all of them."""
+"""Several frontier files of one crawl folder, each with one partition: one answer out of all of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from msgspec.structs import asdict, replace
 
 from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.lines import status_of
 from amble.adapters.sql.reports import SAMPLED_FETCHES, SAMPLED_ORIGINS, SqliteReports, StoreReports
-from amble.adapters.sql.settings import FILES_MAX
-from amble.domain.errors import CrawlFolderUnusable
 from amble.domain.lifecycle import UrlState
 from amble.domain.report import (
     Capture,
@@ -26,43 +24,6 @@ from amble.domain.report import (
     UrlExplanation,
     UrlLine,
 )
-
-_STEM: Final = "frontier"
-
-
-def file_of(first: Path, partition: int) -> Path:
-    """Where a partition lives: `frontier.db`, `frontier-1.db`, …, beside the first one."""
-    return first if partition == 0 else first.with_name(f"{_STEM}-{partition}.db")
-
-
-def files_of(first: Path) -> list[Path]:
-    """The files that there are, by partition; empty where no crawl was begun.
-
-    Raises CrawlFolderUnusable when one of them is missing.
-    """
-    found = [number for number in range(FILES_MAX) if file_of(first, number).is_file()]
-    if not first.is_file():
-        return []
-    if found != list(range(len(found))):
-        missing = next(number for number in range(FILES_MAX) if number not in found)
-        raise CrawlFolderUnusable(
-            f"{file_of(first, missing)} is missing, a part of this crawl; put it back, or go on in another folder"
-        )
-    return [file_of(first, number) for number in found]
-
-
-def refuse_other_number(first: Path, files: int) -> None:
-    """A crawl keeps the number of files that it was begun with. Raises CrawlFolderUnusable for another one."""
-    have = len(files_of(first))
-    # The first file is made last: without it, others are left of a start that was cut short.
-    more = file_of(first, files)
-    if have == 0 and more.is_file():
-        raise CrawlFolderUnusable(f"{more} is left of a crawl that was never begun; remove it")
-    if have not in (0, files):
-        raise CrawlFolderUnusable(
-            f"{first.parent} was begun with store.files = {have}, which cannot change: "
-            f"set store.files = {have}, or begin another folder for {files}"
-        )
 
 
 class FilesReports(StoreReports):
