@@ -44,6 +44,19 @@ def test_every_broken_promise_has_a_code_and_one_line() -> None:
         assert "\n" not in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("said", "mend"),
+    [
+        ("frontier.db: the disk is full", "free some space"),
+        ("postgresql://amble@db/amble does not answer", "once it answers, run"),
+    ],
+)
+def test_what_is_away_needs_no_mending_here(said: str, mend: str) -> None:
+    known = lines_for(errors.StoreUnavailable(said))
+    assert known is not None
+    assert mend in known[1][0]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
 def test_a_full_or_closed_disk_is_told_with_its_path(number: int) -> None:
     known = lines_for(OSError(number, "it broke", "/somewhere"))

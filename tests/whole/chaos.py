@@ -19,6 +19,7 @@ from typing import Protocol
 import asyncpg
 
 from amble.adapters.postgres.embedded import SUPERUSER, EmbeddedPostgres
+from tests.support.amble_process import wait_until
 from tests.support.fleet import Member, now_us
 from tests.support.ha import Pair
 from tests.support.toxics import Delay, Drop, ToxicProxy
@@ -28,6 +29,7 @@ from tests.whole.log import Entry
 POLL_S = 0.1
 LOOK_EVERY_S = 2.0
 RECOVERED_S_MAX = 90.0
+OPENED_S_MAX = 60.0
 # Longer than any request can last after its start was granted (stages/gate.py).
 HOLD_MARGIN_S = 15.0
 
@@ -181,11 +183,19 @@ class Campaign:
         return self.rig.start_parser(name, dsn=self.wires.dsn(name))
 
     def refill(self) -> None:
-        """As many of each as there should be."""
+        """As many of each as there should be, all of them open: one that finds no database when it starts ends at once."""
         while len(self.agents()) < self.agents_wanted:
             self.add_agent()
         while len(self.parsers()) < self.parsers_wanted:
             self.add_parser()
+        self._await_opening()
+
+    def _await_opening(self) -> None:
+        def all_open() -> bool:
+            self.rig.fleet.check()
+            return all(self.rig.is_open(member.name) for member in self.rig.fleet.living())
+
+        wait_until(all_open, OPENED_S_MAX, "everybody has opened")
 
     def forget(self, member: Member) -> None:
         """A member that has ended as it should."""

@@ -207,6 +207,13 @@ class FleetRig:
         ]  # fmt: skip
         return self.fleet.start(name, line)
 
+    def is_open(self, name: str) -> bool:
+        """Whether a member has reached database and archive."""
+        try:
+            return '.opened"' in (self.folder / f"{name}.jsonl").read_text()
+        except FileNotFoundError:
+            return False
+
     # -- what an operator does --------------------------------------------------------------------------------
 
     def command(self, *arguments: str, timeout_s: float = 300.0, **env: str) -> str:

@@ -37,7 +37,7 @@ from tests.whole.log import Entry
 ROUNDS = int(os.environ.get("AMBLE_CHAOS_ROUNDS", "50"))
 SEED = int(os.environ.get("AMBLE_CHAOS_SEED", "1"))
 # Each answer takes this long, so that there are always requests in flight.
-ANSWER_S = 0.1
+ANSWER_S = 0.2
 PER_CRAWL = 13
 
 

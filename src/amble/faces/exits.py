@@ -108,9 +108,11 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
         case CrawlFolderUnusable():
             return ExitCode.UNUSABLE, [str(exc)]
         case StoreUnavailable() | ArchiveUnavailable():
-            return ExitCode.UNUSABLE, [
-                f"{exc}; free some space or mend the permissions, then run the same command again"
-            ]
+            # What is not in a folder is away; nothing on this machine needs mending.
+            mend = (
+                "once it answers," if "://" in str(exc) else "free some space or mend the permissions, then"
+            )
+            return ExitCode.UNUSABLE, [f"{exc}; {mend} run the same command again"]
         case StoreBroken() | ArchiveBroken():
             return ExitCode.UNUSABLE, [f"{exc}; `amble verify` tells what is damaged"]
         case SinkUnavailable():
