@@ -316,7 +316,10 @@ async def _catch_up(connection: Any, partition: int, kept: Filter) -> tuple[int,
     """Read the ids of origins whose numbers differ, in one snapshot with the numbers; (origins, ids) that were read."""
     counts: dict[int, int] = dict(map(tuple, await connection.fetch(_COUNTS, partition)))
     changed = [origin for origin, count in counts.items() if kept.counts.get(origin) != count]
-    _make_room(kept, sum(counts[origin] for origin in changed))
+    total, more = sum(counts.values()), sum(counts[origin] for origin in changed)
+    if more > total // 2:
+        # Most of it is read anyway: a new filter is smaller than the old one with all of that added once more.
+        kept.layers, changed = [Layer(max(CAPACITY_MIN, 2 * total))], list(counts)
     read = 0
     for start in range(0, len(changed), ORIGINS_AT_ONCE):
         cursor = await connection.cursor(_IDS, changed[start : start + ORIGINS_AT_ONCE])
@@ -325,9 +328,3 @@ async def _catch_up(connection: Any, partition: int, kept: Filter) -> tuple[int,
             read += len(rows)
     kept.counts = counts
     return len(changed), read
-
-
-def _make_room(kept: Filter, more: int) -> None:
-    """One layer of the right size, where nothing was remembered yet."""
-    if more > kept.layers[-1].capacity and not kept.layers[-1].count:
-        kept.layers[-1] = Layer(2 * more)

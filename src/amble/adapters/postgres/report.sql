@@ -1,8 +1,18 @@
--- tallies: every counter, over all partitions
-SELECT name, sum(value)::bigint AS value FROM tally GROUP BY name;
+-- tallies: every counter, over all partitions that live here
+SELECT name, sum(value)::bigint AS value FROM tally AS t
+WHERE NOT EXISTS (SELECT 1 FROM partition AS p WHERE p.partition = t.partition AND p.arriving) GROUP BY name;
 
 -- owners: who owns which partition
-SELECT partition, owner, epoch FROM partition ORDER BY partition;
+SELECT partition, owner, epoch FROM partition WHERE NOT arriving ORDER BY partition;
+
+-- hashed: how many partitions share the sites that have none of their own
+SELECT convert_from(value, 'UTF8')::integer FROM meta WHERE name = 'hashed';
+
+-- apart: sites with a partition of their own
+SELECT site, partition FROM site_apart;
+
+-- placement: where each partition of the fleet lives
+SELECT partition, server FROM placement;
 
 -- now: the clock of the server, and the store's own mark, which it never goes back behind
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
