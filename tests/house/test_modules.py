@@ -70,7 +70,9 @@ def test_help_and_version_load_no_engine() -> None:
 
 
 def test_looking_at_a_crawl_loads_nothing_that_crawls() -> None:
-    loaded = loaded_by("import amble.faces.cli, amble.faces.output, amble.faces.tables, amble.app.reading")
+    loaded = loaded_by(
+        "import amble.faces.cli, amble.faces.output, amble.faces.tables, amble.app.reading, amble.adapters.sql.reports"
+    )
     rooms = {".".join(name.split(".")[:3]) for name in loaded if name.startswith("amble.adapters.")}
     assert rooms == {"amble.adapters.sql"}
     assert not {name for name in loaded if name.startswith(("amble.stages", "amble.upkeep"))}
