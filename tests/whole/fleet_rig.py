@@ -304,14 +304,12 @@ class FleetRig:
         yield from (f"{url} has stayed in state {state}" for url, state in self.rows(LOST_STATES))
         yield from (f"URL {url_id} was published {count} times" for url_id, count in self.rows(TWICE))
         yield from self._export_offences()
-        hosts = json.dumps(self.web.truth()["hosts"])
         told = run(
             ["verify", "--json"],
             timeout_s=600,
             env={
                 "AMBLE_STORE_URL": self.dsn,
                 "AMBLE_ARCHIVE_URL": self.archive,
-                "AMBLE_SCOPE_HOSTS": hosts,
                 **S3Server.environment(),
             },
         )

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from amble.adapters.archive.check import verify as verify_archive
 from amble.adapters.archive.reader import SegmentReader
@@ -36,6 +37,15 @@ from amble.stages.publish import Publisher
 if TYPE_CHECKING:
     from amble.adapters.archive.objects_reader import ObjectReader
     from amble.adapters.postgres.check import PostgresCheck
+
+
+@runtime_checkable
+class HasSeeds(Protocol):
+    """A frontier that knows the seeds from which it came."""
+
+    def seeds(self) -> tuple[str, ...]:
+        """Canonical URLs."""
+        ...
 
 
 def read_robots_rules(root: Path, ref: BodyRef) -> RuleSet:
@@ -79,7 +89,9 @@ def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
     try:
         with _open_check(root) as frontier:
             yield from frontier.problems()
-            yield from check_captures(frontier, reader.read, _judge_of(config))
+            # Those of a folder stand in a file beside it, and are in its configuration already.
+            seeds = frontier.seeds() if isinstance(frontier, HasSeeds) else config.seeds
+            yield from check_captures(frontier, reader.read, _judge_of(replace(config, seeds=seeds)))
     finally:
         reader.close()
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec.msgpack import Decoder
 
 from amble.adapters.postgres.reports import PostgresReports
+from amble.adapters.postgres.seeds import SEEDS, decode_seeds
 from amble.adapters.sql import tally
 from amble.adapters.sql.lines import capture_line
 from amble.domain.decision import Reason
@@ -123,6 +124,12 @@ class PostgresCheck(PostgresReports):
                 for (packed,) in self._all("waits_in_parcels")
                 for candidate in _decode_candidates(packed)
             )
+
+    def seeds(self) -> tuple[str, ...]:
+        """The seeds of the fleet, which make the scope by which its agents judge links."""
+        with self._reading():
+            rows = self._ask(f"SELECT value FROM meta WHERE name = '{SEEDS}'")
+        return tuple(decode_seeds(rows[0][0])) if rows else ()
 
     def was_over_budget(self) -> bool:
         """Whether any origin or site ever used up its discovery budget."""
