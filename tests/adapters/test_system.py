@@ -5,10 +5,11 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 
-from amble.adapters.system import FILES_RESERVED
+from amble.adapters.system import FILES_RESERVED, SuspendedClock
 
 _ASK = """
 import resource, sys
@@ -46,3 +47,10 @@ def test_open_files_bound_connections_and_requests(
     assert found == [connections, concurrency]
     # The worst case fits: every connection open, and a large body spooled for each request.
     assert connections + concurrency + FILES_RESERVED <= allowed or hard < FILES_RESERVED
+
+
+def test_a_clock_that_counts_suspensions_is_never_behind_and_never_goes_back() -> None:
+    clock = SuspendedClock()
+    before_s = time.monotonic()
+    first_s, second_s = clock.monotonic_s(), clock.monotonic_s()
+    assert before_s <= first_s <= second_s

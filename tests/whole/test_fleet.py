@@ -84,7 +84,7 @@ def ended_well(member: Member, code: int = 0) -> None:
 def test_agents_share_the_partitions_as_they_come_and_go_and_everything_is_crawled_once(
     tmp_path: Path, database: str
 ) -> None:
-    with TestWeb.start(tmp_path, sites=8, pages=120) as web, Fleet(tmp_path) as fleet:
+    with TestWeb.start(tmp_path, sites=8, pages=100) as web, Fleet(tmp_path) as fleet:
         prepared(web, database)
         watch = Watch(web.log_path, fleet)
         archive = tmp_path / "archive"

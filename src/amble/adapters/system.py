@@ -49,6 +49,14 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+class SuspendedClock(SystemClock):
+    """The same, but the monotonic count runs on while the machine is suspended, as the clock of a database does."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary start."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class SystemEntropy:
     """Randomness from the operating system."""
 

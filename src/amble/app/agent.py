@@ -29,7 +29,7 @@ from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.servers_partitions import ServersPartitions
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.sandbox.pool import SandboxPool
-from amble.adapters.system import EventLog, SystemClock, SystemEntropy
+from amble.adapters.system import EventLog, SuspendedClock, SystemEntropy
 from amble.app.build import (
     BACKLOG_MIN,
     BACKLOG_PER_CHILD,
@@ -157,14 +157,14 @@ class _World:
     pool: SandboxPool
     resolver: DnsResolver
     transport: Http1Transport
-    clock: SystemClock
+    clock: SuspendedClock
     entropy: SystemEntropy
     log: EventLog
     health: Health
 
 
 async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.AsyncExitStack) -> _World:
-    clock, entropy = SystemClock(), SystemEntropy()
+    clock, entropy = SuspendedClock(), SystemEntropy()
     log = EventLog(str(log_path) if log_path else None)
     stack.callback(log.close)
     health = Health(clock, log)
@@ -198,6 +198,8 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
         spool,
         tls_verify="strict" if config.tls_verify else "fallback",
         ca_file=Path(config.tls_ca_file) if config.tls_ca_file else None,
+        # Permits carry times of this clock.
+        clock=clock.monotonic_s,
     )
     stack.push_async_callback(transport.close)
     return _World(
