@@ -117,6 +117,8 @@ def _commands(root: Any, before: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for name, command in root.commands.items():
         if hasattr(command, "commands"):
+            if command.invoke_without_command:
+                found.append((before + name, command))
             found += _commands(command, f"{before}{name} ")
         else:
             found.append((before + name, command))

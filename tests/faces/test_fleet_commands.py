@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from amble.faces.cli import main
+from tests.support.postgres import FreshDatabase, OwnPostgres
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -127,3 +128,48 @@ def test_a_database_that_is_not_there_or_not_prepared_is_told_apart(
     assert (code, "amble store init" in told) == (14, True)
     code, _, told = said(capsys, "partitions", "--store", "postgresql://me:secret@127.0.0.1:1/x")
     assert (code, "does not answer" in told, "secret" in told) == (14, True, False)
+
+
+def test_a_partition_is_moved_to_another_server(
+    fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"{fresh_database()} {fresh_database()}"
+    code, _, told = said(capsys, "store", "init", "--store", store, "--partitions", "2")
+    assert code == 0, told
+    said(
+        capsys,
+        "seed",
+        "https://a.example/",
+        "https://b.example/",
+        "--store",
+        store,
+        "--contact",
+        "me@a.example",
+    )
+    code, _, told = said(capsys, "partitions", "move", "0", "--to", "1", "--store", store)
+    assert code == 0, told
+    assert "comparing" in told
+    assert "lives on server 1 now" in told
+    code, _, told = said(capsys, "partitions", "move", "0", "--to", "1", "--store", store)
+    assert (code, "already" in told) == (0, True)
+    code, out, _ = said(capsys, "partitions", "--store", store, "--json")
+    assert [json.loads(line)["partition"] for line in out.splitlines()] == [0, 1]
+    code, out, _ = said(capsys, "partitions", "move", "1", "--to", "0", "--store", store, "--json")
+    assert (code, json.loads(out)["target"]) == (0, 0)
+    code, _, told = said(capsys, "partitions", "move", "0", "--to", "9", "--store", store)
+    assert (code != 0, "no server 9" in told) == (True, True)
+
+
+def test_partitions_of_a_server_that_is_away_are_told_with_the_reason(
+    fresh_database: FreshDatabase, own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fragile = own_postgres()
+    store = f"{fresh_database()} {fragile.dsn()}"
+    assert said(capsys, "store", "init", "--store", store, "--partitions", "2")[0] == 0
+    fragile.kill()
+    code, out, told = said(capsys, "partitions", "--store", store)
+    assert code == 0
+    assert len(out.splitlines()) == 2
+    assert "partition 1 is out of service: server_away: server 1 is away" in told
+    _, out, _ = said(capsys, "partitions", "--store", store, "--json")
+    assert json.loads(out.splitlines()[1])["away"].startswith("server_away")

@@ -5,12 +5,13 @@ A composition root, like that of an agent, for commands that end at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from amble.adapters.postgres.partitions import PostgresPartitions, place_of
 from amble.adapters.postgres.placement import servers_of, set_up_servers
+from amble.adapters.postgres.relocation import Relocated, Relocation
 from amble.adapters.postgres.seeds import add_seeds
 from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.servers_partitions import ServersPartitions
@@ -20,11 +21,12 @@ from amble.app.build import store_settings
 from amble.app.config import CrawlConfig, Given, from_assignments, scope_of
 from amble.app.shards import Shards
 from amble.app.wiring import LINKS
-from amble.domain.errors import ConfigErrors
+from amble.domain.errors import ConfigErrors, StoreUnavailable
 from amble.domain.partition import AgentLine, PartitionFacts, PartitionMap
 from amble.domain.url import Canonicalizer, site_of
 from amble.ports import Clock, Roster
 from amble.stages.admit import SeedOutcome, UrlGate
+from amble.stages.gate import HOLD_MARGIN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +78,15 @@ async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Ownerships:
-    """Agents and partitions at one moment. `place` is the database without secrets."""
+    """Agents and partitions at one moment. `place` is the database without secrets.
+
+    `away`: partitions that are out of service because their server does not answer, and why.
+    """
 
     place: str
     agents: Sequence[AgentLine]
     partitions: Sequence[PartitionFacts]
+    away: Mapping[int, str] = field(default_factory=dict)
 
 
 async def ownerships(config: CrawlConfig) -> Ownerships:
@@ -88,15 +94,38 @@ async def ownerships(config: CrawlConfig) -> Ownerships:
     partitions = open_partitions(config)
     try:
         roster = await partitions.roster(int(config.fleet.lease_s * 1000))
-        facts = [one for dsn in servers_of(config.fleet.store_url) for one in await _facts(dsn)]
+        facts = []
+        for dsn in servers_of(config.fleet.store_url):
+            try:
+                facts += await _facts(dsn)
+            except StoreUnavailable:
+                if not roster.away:
+                    raise
         # Of a partition on its way to another server both have a row; the roster knows which one counts.
         counting = {(line.partition, line.moving) for line in roster.partitions}
         shown = [one for one in facts if (one.line.partition, one.line.moving) in counting]
         return Ownerships(
-            place_of(config.fleet.store_url), roster.agents, sorted(shown, key=lambda one: one.line.partition)
+            place_of(config.fleet.store_url),
+            roster.agents,
+            sorted(shown, key=lambda one: one.line.partition),
+            roster.away,
         )
     finally:
         await partitions.close()
+
+
+async def move(
+    config: CrawlConfig, partition: int, target: int, on_step: Callable[[str], None] = lambda _: None
+) -> Relocated:
+    """Move a partition to another server of the fleet, or go on with a move that was stopped; see Relocation."""
+    hold_s = config.policy.fetch.longest_s + HOLD_MARGIN_S
+    return await Relocation(
+        dsns=servers_of(config.fleet.store_url),
+        partition=partition,
+        target=target,
+        hold_ms=int(hold_s * 1000),
+        on_step=on_step,
+    ).run()
 
 
 async def _facts(dsn: str) -> list[PartitionFacts]:
@@ -172,6 +201,7 @@ __all__ = [
     "admit_seeds",
     "configure",
     "map_of",
+    "move",
     "named",
     "open_partitions",
     "open_store",

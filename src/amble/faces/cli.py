@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import amble
-from amble.faces import fleet, inspect, maintain, migrate, parse, simulate
+from amble.faces import fleet, inspect, maintain, migrate, parse, simulate, tryout
 from amble.faces import plan as planning
+from amble.faces.options import delay_flags
 
 if TYPE_CHECKING:
     from amble.app.config import Given
@@ -201,7 +202,7 @@ def crawl(
         if values:
             flags[name] = Given(values, option, text=False)
     if delay is not None:
-        flags |= _delay(delay)
+        flags |= delay_flags(delay)
     wishes = crawl_folder.Wishes(
         seeds=(*(urls or ()), *_listed(seeds)),
         out=out,
@@ -210,19 +211,6 @@ def crawl(
         flags=flags,
     )
     return _crawl(wishes, as_json=as_json, quiet=quiet, verbose=verbose)
-
-
-def _delay(text: str) -> dict[str, Given]:
-    """--delay: a bare number is seconds, and the delay is then exactly that."""
-    from amble.app.config import Given
-
-    bare = text.strip().replace(".", "", 1).isdigit()
-    return {
-        "origin.spacing_ms": Given(
-            f"{text}s" if bare else text, "--delay", accepts="seconds, or a duration such as 500ms, 2s"
-        ),
-        "origin.delay_fixed": Given("true", "--delay"),
-    }
 
 
 def _listed(source: str | None) -> list[str]:
@@ -261,9 +249,13 @@ app.command()(inspect.why)
 app.command()(inspect.check)
 app.command()(planning.plan)
 app.command()(parse.parse)
+app.command()(tryout.fleet)
 app.command()(fleet.agent)
 app.command()(fleet.agents)
-app.command()(fleet.partitions)
+_partitions = typer.Typer(invoke_without_command=True)
+_partitions.callback()(fleet.partitions)
+_partitions.command("move")(fleet.move)
+app.add_typer(_partitions, name="partitions")
 app.command()(fleet.seed)
 app.command()(maintain.export)
 app.command()(maintain.verify)

@@ -28,7 +28,11 @@ LOOK_EVERY_S = 0.25
 
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="The database of the fleet: postgresql://user@host/name."),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="The database of the fleet: postgresql://user@host/name; several with blanks between them.",
+    ),
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -127,8 +131,15 @@ def agents(config: ConfigOption = None, store: StoreOption = None, as_json: Json
     return 0
 
 
-def partitions(config: ConfigOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
+def partitions(
+    context: typer.Context,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
     """The partitions of a fleet: owner, epoch, what is left of its lease, and the work in each."""
+    if context.invoked_subcommand is not None:
+        return 0
     from amble.faces import output, text
 
     found = _ownerships(config, store)
@@ -136,6 +147,8 @@ def partitions(config: ConfigOption = None, store: StoreOption = None, as_json: 
         for facts in found.partitions:
             line = output.plain(facts)
             output.write_json({**line.pop("line"), **line})
+        for partition, reason in found.away.items():
+            output.write_json({"partition": partition, "away": reason})
         return 0
     rows: list[tuple[str, ...]] = [
         ("partition", "owner", "epoch", "lease left", "queued", "in flight", "inbox", "outbox")
@@ -147,7 +160,52 @@ def partitions(config: ConfigOption = None, store: StoreOption = None, as_json: 
         numbers = (facts.queued, facts.in_flight, facts.inbox, facts.outbox)
         rows.append((str(line.partition), text.safe(owner), str(line.epoch), left, *map(text.count, numbers)))
     output.write_lines(_table(rows, right=(0, 2, 3, 4, 5, 6, 7)))
+    for partition, reason in found.away.items():
+        output.note(f"partition {partition} is out of service: {text.safe(reason)}")
     return 0
+
+
+def move(
+    partition: Annotated[int, typer.Argument(metavar="N", help="The partition that is to move.")],
+    to: Annotated[
+        int, typer.Option("--to", metavar="SERVER", help="Its new server: the place in store.url, from 0 on.")
+    ],
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Move a partition to another server of the fleet. Its owner hands it over; stopped anywhere, run it again."""
+    from amble.app import fleet
+    from amble.faces import output, text
+
+    said: set[str] = set()
+
+    def tell(step: str) -> None:
+        word = step.partition(" ")[0]
+        if word not in said and word in _MOVING and not as_json:
+            output.note(_MOVING[word])
+        said.add(word)
+
+    moved = _run(fleet.move(_settings(config, {"store.url": ("--store", store)}), partition, to, tell))
+    if as_json:
+        output.write_json(moved)
+    elif moved.moved:
+        output.note(
+            f"partition {partition} lives on server {to} now: {text.count(moved.rows.get('url', 0))} URLs"
+        )
+    else:
+        output.note(f"partition {partition} lives on server {to} already")
+    return 0
+
+
+_MOVING = {
+    "plan": "looking where it is",
+    "wait": "waiting for its owner to hand it over",
+    "copy": "copying its rows",
+    "compare": "comparing them",
+    "flip": "handing it over",
+    "remove": "removing the old rows",
+}
 
 
 def seed(
