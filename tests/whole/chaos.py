@@ -19,9 +19,10 @@ from typing import Protocol
 import asyncpg
 
 from amble.adapters.postgres.embedded import SUPERUSER, EmbeddedPostgres
-from tests.support.amble_process import wait_until
+from tests.support.amble_process import AmbleProcess, wait_until
 from tests.support.fleet import Member, now_us
 from tests.support.ha import Pair
+from tests.support.s3 import S3Server
 from tests.support.toxics import Delay, Drop, ToxicProxy
 from tests.whole.fleet_rig import FleetRig, by_kind
 from tests.whole.log import Entry
@@ -30,6 +31,7 @@ POLL_S = 0.1
 LOOK_EVERY_S = 2.0
 RECOVERED_S_MAX = 90.0
 OPENED_S_MAX = 60.0
+COMPACTED_S_MAX = 120.0
 # Longer than any request can last after its start was granted (stages/gate.py).
 HOLD_MARGIN_S = 15.0
 
@@ -421,6 +423,18 @@ def objects_crash(campaign: Campaign) -> Iterator[Strike | None]:
     campaign.rig.s3.start_process()
 
 
+def compaction(campaign: Campaign) -> Iterator[Strike | None]:
+    """The archive is compacted while everybody writes and reads it; sometimes the compactor is killed half way."""
+    rig = campaign.rig
+    line = ["gc", "--archive", rig.archive, "--everything"]
+    compactor = AmbleProcess(line, rig.folder / "gc.log", S3Server.environment())
+    yield Strike(lasts_s=campaign.rng.uniform(0.5, 3.0))
+    if campaign.rng.random() < 0.5:
+        compactor.kill_tree()
+    else:
+        assert compactor.wait(COMPACTED_S_MAX) == 0, compactor.text()
+
+
 def _cut_off(campaign: Campaign) -> list[str]:
     """One agent, or every member."""
     agents = [member.name for member in campaign.agents()]
@@ -483,6 +497,7 @@ FAULTS: dict[str, Fault] = {
     "objects lose": objects_lose,
     "objects stall": objects_stall,
     "objects crash": objects_crash,
+    "compaction": compaction,
     "network cut": network_cut,
     "network hole": network_hole,
     "network slow": network_slow,

@@ -100,12 +100,12 @@ def test_three_agents_and_two_parse_workers_fetch_everything_once(
     tmp_path: Path, own_postgres: OwnPostgres
 ) -> None:
     server = own_postgres()
-    with FleetRig.open(tmp_path, server.dsn(), delay_s=0.1, sites=24, pages=300) as rig:
+    with FleetRig.open(tmp_path, server.dsn(), delay_s=0.1, sites=16, pages=160) as rig:
         crawl(rig, 12, server.pid, 120.0)
         check(rig)
         entries = rig.entries()
         owners = {rig.place_of(entry.origin) for entry in entries}
-        assert len(owners) > 6, "sites should be spread over most partitions"
+        assert len(owners) > 5, "sites should be spread over most partitions"
 
 
 @pytest.mark.soak
