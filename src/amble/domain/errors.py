@@ -31,6 +31,10 @@ class StoreBroken(AmbleError):
     """The frontier store answered something impossible: a bug or a corrupted file."""
 
 
+class StoreUnfit(StoreBroken):
+    """The frontier store is whole, but not one that can be worked with as it is. The message names the fix."""
+
+
 class OperationRefused(StoreBroken):
     """The frontier store cannot carry out this one call, whenever it is made: a mistake of ours. Others are unharmed."""
 

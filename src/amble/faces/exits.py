@@ -21,11 +21,13 @@ from amble.domain.errors import (
     ConfigErrors,
     CrawlFolderBusy,
     CrawlFolderUnusable,
+    OperationRefused,
     SandboxUnavailable,
     SinkBroken,
     SinkUnavailable,
     StoreBroken,
     StoreUnavailable,
+    StoreUnfit,
 )
 
 
@@ -107,6 +109,10 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             return ExitCode.BUSY, [str(exc)]
         case CrawlFolderUnusable():
             return ExitCode.UNUSABLE, [str(exc)]
+        case StoreUnfit() | OperationRefused():
+            return ExitCode.UNUSABLE, [str(exc)]
+        case StoreUnavailable() if "postgres" in str(exc).lower():
+            return ExitCode.UNUSABLE, [f"{exc}; see that the database runs and can be reached, then do it again"]
         case StoreUnavailable() | ArchiveUnavailable():
             # What is not in a folder is away; nothing on this machine needs mending.
             mend = (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from amble.app.config import Given
 
 JsonOption = Annotated[
     bool, typer.Option("--json", metavar="", help="JSON for programs instead of text for people.")
@@ -26,3 +29,16 @@ def one_folder(folder: Path | None, out: Path | None) -> Path | None:
     if folder is not None and out is not None and folder != out:
         raise ConfigErrors([f"two folders are named, {folder} and --out {out}: give one"])
     return out if folder is None else folder
+
+
+def delay_flags(text: str) -> dict[str, Given]:
+    """--delay: a bare number is seconds, and the delay is then exactly that."""
+    from amble.app.config import Given
+
+    bare = text.strip().replace(".", "", 1).isdigit()
+    return {
+        "origin.spacing_ms": Given(
+            f"{text}s" if bare else text, "--delay", accepts="seconds, or a duration such as 500ms, 2s"
+        ),
+        "origin.delay_fixed": Given("true", "--delay"),
+    }

@@ -12,7 +12,7 @@ from typing import Any, Final
 import asyncpg
 
 from amble.adapters.sql.migrations import Migration
-from amble.domain.errors import StoreBroken
+from amble.domain.errors import StoreUnfit
 
 # Names of advisory locks, "ambl" and a number: `MAP` is held shared by all who look which partitions live here, and
 # alone by who moves one away; `BUDGET` likewise by those who lease under a page budget.
@@ -51,7 +51,7 @@ async def migrate(connection: asyncpg.Connection[Any], known: Sequence[Migration
         if not await connection.fetchval(_OURS):
             foreign = await connection.fetchval(_FOREIGN)
             if foreign is not None:
-                raise StoreBroken(
+                raise StoreUnfit(
                     f"the database holds tables of another program ({foreign}); use an empty one"
                 )
             await connection.execute(_JOURNAL)
@@ -69,11 +69,11 @@ async def migrate(connection: asyncpg.Connection[Any], known: Sequence[Migration
 async def check(connection: asyncpg.Connection[Any]) -> None:
     """Raises StoreBroken unless the database is exactly as this code expects it."""
     if not await connection.fetchval(_OURS):
-        raise StoreBroken("the database has no frontier yet: prepare it with `amble store init`")
+        raise StoreUnfit("the database has no frontier yet: prepare it with `amble store init`")
     applied, steps = await _applied(connection), available()
     _check(applied, steps)
     if len(applied) < len(steps):
-        raise StoreBroken(
+        raise StoreUnfit(
             f"the database has schema {max(applied, default=0)}, this amble needs {steps[-1].version}: "
             "bring it up with `amble store init`"
         )
@@ -87,9 +87,9 @@ async def _applied(connection: asyncpg.Connection[Any]) -> dict[int, str]:
 def _check(applied: dict[int, str], steps: Sequence[Migration]) -> None:
     newest = steps[-1].version if steps else 0
     if applied and max(applied) > newest:
-        raise StoreBroken(
+        raise StoreUnfit(
             f"the database has schema {max(applied)}, this amble knows {newest}: upgrade amble to go on with this crawl"
         )
     for step in steps:
         if applied.get(step.version, step.checksum) != step.checksum:
-            raise StoreBroken(f"the database was made with a different migration {step.version:04d}")
+            raise StoreUnfit(f"the database was made with a different migration {step.version:04d}")

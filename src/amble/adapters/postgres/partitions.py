@@ -15,7 +15,7 @@ import asyncpg
 from amble.adapters.postgres.connection import Trouble, describe, trouble_of
 from amble.adapters.postgres.seeds import SEEDS, decode_seeds
 from amble.adapters.postgres.setup import HASHED
-from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
 from amble.domain.partition import AgentLine, PartitionFacts, PartitionLine
 from amble.ports import Claimed, Roster
 
@@ -211,7 +211,7 @@ class PostgresPartitions:
                 self._abandon()
                 raise
             except (asyncpg.UndefinedTableError, asyncpg.InvalidCatalogNameError) as error:
-                raise StoreBroken(
+                raise StoreUnfit(
                     f"{place_of(self._dsn)} holds no frontier ({error}): make one with `amble store init`"
                 ) from None
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -271,7 +271,7 @@ async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms:
     apart = {row["site"]: row["partition"] for row in await connection.fetch("SELECT * FROM site_apart")}
     hashed = await connection.fetchval("SELECT value FROM meta WHERE name = $1", HASHED)
     if hashed is None:
-        raise StoreBroken("the frontier was not told how many partitions it has: run `amble store init`")
+        raise StoreUnfit("the frontier was not told how many partitions it has: run `amble store init`")
     ours = {
         line.partition
         for line in partitions

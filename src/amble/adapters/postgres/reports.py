@@ -20,7 +20,7 @@ from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.lines import ORIGIN_COLUMNS, URL_COLUMNS
 from amble.adapters.sql.reports import StoreReports
 from amble.adapters.sql.statements import load
-from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable
+from amble.domain.errors import CrawlFolderUnusable, StoreBroken, StoreUnavailable, StoreUnfit
 
 _SQL: Final = {
     name: sql.replace(":url_columns", URL_COLUMNS).replace(":origin_columns", ORIGIN_COLUMNS)
@@ -36,7 +36,7 @@ def trouble_of(error: BaseException, where: str) -> StoreUnavailable | StoreBrok
     """What an error of the database means to a reader, None when it is a mistake of ours."""
     match error:
         case asyncpg.UndefinedTableError():
-            return StoreBroken(
+            return StoreUnfit(
                 f"{where}: there is no frontier in this database; make one with `amble store init`"
             )
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():

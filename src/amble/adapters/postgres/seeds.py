@@ -8,7 +8,7 @@ import asyncpg
 from msgspec import json
 
 from amble.adapters.postgres.connection import connect, describe, trouble_of
-from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
 
 SEEDS = "seeds"
 decode_seeds = json.Decoder(list[str]).decode
@@ -38,7 +38,7 @@ async def add_seeds(dsn: str, seeds: Sequence[str]) -> None:
 
 def _translated(error: Exception) -> StoreBroken | StoreUnavailable:
     if isinstance(error, asyncpg.UndefinedTableError):
-        return StoreBroken("the database has no frontier yet: prepare it with `amble store init`")
+        return StoreUnfit("the database has no frontier yet: prepare it with `amble store init`")
     if trouble_of(error).value in ("again", "later", "lost"):
         return StoreUnavailable(describe(error))
     return StoreBroken(describe(error))

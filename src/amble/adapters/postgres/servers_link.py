@@ -10,7 +10,7 @@ import asyncpg
 
 from amble.adapters.postgres.connection import Trouble, connect, describe, trouble_of
 from amble.adapters.postgres.partitions import place_of
-from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable
+from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable, StoreUnfit
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Link:
                 self._abandon()
                 raise
             except asyncpg.UndefinedTableError as error:
-                raise StoreBroken(
+                raise StoreUnfit(
                     f"{self.place}: prepare the database with `amble store init` ({error})"
                 ) from error
             except Exception as error:

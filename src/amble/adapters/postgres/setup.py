@@ -11,7 +11,7 @@ import asyncpg
 from amble.adapters.postgres.connection import connect
 from amble.adapters.postgres.migrations import migrate
 from amble.adapters.sql.identity import KEY_BYTES
-from amble.domain.errors import StoreBroken
+from amble.domain.errors import StoreBroken, StoreUnfit
 
 # A URL id has room for that many origins.
 ORIGIN_IDS: Final = 1 << 27
@@ -39,9 +39,9 @@ async def init(
     try:
         async with connection.transaction():
             await migrate(connection)
-            await _agree(connection, HASHED, str(partitions).encode(), "another number of partitions")
+            await _agree(connection, HASHED, str(partitions).encode(), "another number of partitions, which never changes: leave --partitions out")
             key = path_key or await connection.fetchval("SELECT value FROM meta WHERE name = $1", PATH_KEY)
-            await _agree(connection, PATH_KEY, key or os.urandom(KEY_BYTES), "another path key")
+            await _agree(connection, PATH_KEY, key or os.urandom(KEY_BYTES), "another path key: it belongs to another crawl")
             await _place(connection, range(partitions) if here is None else here, origin_ids)
     finally:
         await connection.close()
@@ -53,7 +53,7 @@ async def _agree(connection: asyncpg.Connection[Any], name: str, value: bytes, w
         "INSERT INTO meta(name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING", name, value
     )
     if await connection.fetchval("SELECT value FROM meta WHERE name = $1", name) != value:
-        raise StoreBroken(f"the database was prepared with {what}")
+        raise StoreUnfit(f"the database was prepared with {what}")
 
 
 async def _place(

@@ -1,0 +1,203 @@
+"""A whole fleet on one machine, from one command: a PostgreSQL server of its own, agents and parse workers as processes.
+
+Everything lies in one folder. The settings that are written there name database and archive, so that every other
+command works on the folder while the fleet runs; the password is in a file that only its owner reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from amble.adapters.postgres.embedded import SUPERUSER, EmbeddedPostgres
+from amble.adapters.postgres.reports import PostgresReports
+from amble.app import fleet
+from amble.app import folder as crawl_folder
+from amble.app.config import Given
+from amble.app.folder import CONFIG_NAME, FRONTIER_NAME, Plan, Wishes
+from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
+from amble.domain.report import Status
+
+DATABASE = "crawl"
+PARTITIONS_PER_AGENT = 8
+LOOK_EVERY_S = 5.0
+_POLL_S = 0.1
+# A worker that was told to stop finishes its page within this.
+STOP_WORKERS_S = 30.0
+# Settings of the server that matter to this load and are safe on any machine.
+_SERVER = {"max_wal_size": "2GB", "checkpoint_timeout": "15min", "idle_in_transaction_session_timeout": "30s"}
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSize:
+    """How many processes of each kind."""
+
+    agents: int
+    parsers: int
+
+
+@dataclass(slots=True)
+class _Member:
+    """One process of the fleet, and where its words go."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+
+@dataclass(slots=True)
+class TryOut:
+    """One run. `tell` gets the state of the crawl every few seconds, `note` a line for people."""
+
+    plan: Plan
+    size: FleetSize
+    tell: Callable[[Status, int], None]
+    note: Callable[[str], None]
+    _agents: list[_Member] = field(default_factory=list)
+    _workers: list[_Member] = field(default_factory=list)
+    _stops: int = 0
+
+    def stop(self) -> None:
+        """Ask the agents to end: what is under way is finished. Again: all end at once, and lose nothing either."""
+        self._stops += 1
+        for member in [*self._agents, *(self._workers if self._stops > 1 else [])]:
+            if member.process.poll() is None:
+                member.process.send_signal(signal.SIGTERM if self._stops == 1 else signal.SIGKILL)
+
+    def run(self) -> int:
+        """Until the crawl is done or somebody has said stop. Returns the exit status of the worst agent.
+
+        Raises ConfigErrors, CrawlFolderUnusable, StoreUnavailable (no server can be had, with the fix), StoreBroken.
+        """
+        with ExitStack() as held:
+            server = EmbeddedPostgres.start(self.plan.folder / "postgres", settings=_SERVER)
+            held.callback(server.close)
+            plan = self._with_places(server)
+            dsn = plan.config.fleet.store_url
+            self.note(f"PostgreSQL at {server.host}:{server.port}")
+            asyncio.run(self._prepare(plan, server))
+            held.callback(self._end_all)
+            self._start(plan)
+            reports = held.enter_context(PostgresReports(dsn))
+            self._watch(reports)
+            self._end_all()
+            self.tell(reports.status(), 0)
+            return max((member.process.returncode for member in self._agents), default=0)
+
+    # -- before ---------------------------------------------------------------------------------------------------
+
+    def _with_places(self, server: EmbeddedPostgres) -> Plan:
+        """The plan with database and archive in it, kept in the folder for the other commands."""
+        folder = self.plan.folder.absolute()
+        secret = folder / "postgres" / "pgpass"
+        descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{server.host}:{server.port}:*:{SUPERUSER}:{server.password}\n")
+        if DATABASE not in server.execute("SELECT datname FROM pg_database").split():
+            server.create_database(DATABASE)
+        dsn = f"postgresql://{SUPERUSER}@{server.host}:{server.port}/{DATABASE}?passfile={secret}"
+        places = {
+            "store.url": Given(dsn, "amble fleet"),
+            "archive.url": Given(f"file://{folder / 'archive'}", "amble fleet"),
+            "parse.where": Given("elsewhere" if self.size.parsers else "here", "amble fleet"),
+        }
+        wishes = Wishes(out=self.plan.folder, flags=places)
+        plan = crawl_folder.plan(wishes, os.environ)
+        crawl_folder.keep(plan)
+        return plan
+
+    async def _prepare(self, plan: Plan, server: EmbeddedPostgres) -> None:
+        known = server.execute(
+            "SELECT CASE WHEN to_regclass('meta') IS NULL THEN 0 ELSE 1 END", database=DATABASE
+        )
+        partitions = PARTITIONS_PER_AGENT * max(1, self.size.agents)
+        if known.strip() == "1":
+            told = server.execute(
+                "SELECT convert_from(value, 'UTF8') FROM meta WHERE name = 'hashed'", database=DATABASE
+            )
+            partitions = int(told or partitions)
+        await fleet.set_up(plan.config, partitions, ())
+        await fleet.seed(plan.config)
+
+    def _start(self, plan: Plan) -> None:
+        config = str(plan.folder / CONFIG_NAME)
+        for number in range(1, self.size.parsers + 1):
+            self._workers.append(
+                self._member(plan, f"parser-{number}", ["parse", "--config", config, "--children", "1"])
+            )
+        for number in range(1, self.size.agents + 1):
+            name = f"agent-{number}"
+            words = ["agent", "--config", config, "--name", name, "--until-done"]
+            self._agents.append(self._member(plan, name, words))
+        if self._stops:
+            self.stop()
+
+    def _member(self, plan: Plan, name: str, words: Sequence[str]) -> _Member:
+        run = plan.folder / "run"
+        run.mkdir(exist_ok=True)
+        with (run / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "amble", *words, "--log", str(run / f"{name}.jsonl")],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        return _Member(name, process)
+
+    # -- while it runs ----------------------------------------------------------------------------------------------
+
+    def _watch(self, reports: PostgresReports) -> None:
+        """Until every agent has ended."""
+        next_s, told = 0.0, set[str]()
+        while alive := [member for member in self._agents if member.process.poll() is None]:
+            for member in [*self._agents, *self._workers]:
+                code = member.process.poll()
+                if code and member.name not in told and not self._stops:
+                    told.add(member.name)
+                    self.note(f"{member.name} has ended with {code}; see run/{member.name}.out")
+            if time.monotonic() >= next_s:
+                next_s = time.monotonic() + LOOK_EVERY_S
+                self.tell(reports.status(), len(alive))
+            time.sleep(_POLL_S)
+
+    def _end_all(self) -> None:
+        """Nothing of the fleet is left when this returns."""
+        members = [*self._agents, *self._workers]
+        for member in members:
+            if member.process.poll() is None:
+                member.process.terminate()
+        until_s = time.monotonic() + STOP_WORKERS_S
+        for member in members:
+            try:
+                member.process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+                member.process.wait()
+
+
+def _die_with_parent() -> None:
+    """In the child: without the server that ends with us there is nothing for it to do."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM, 0, 0, 0)
+
+
+def prepared(wishes: Wishes, size: FleetSize) -> Plan:
+    """What is to be crawled and where, checked and kept in the folder. Raises ConfigErrors, CrawlFolderUnusable."""
+    if size.agents < 1 or size.parsers < 0:
+        raise ConfigErrors(["--agents: give at least 1, and --parsers 0 or more"])
+    plan = crawl_folder.plan(wishes, os.environ)
+    if (plan.folder / FRONTIER_NAME).exists():
+        raise CrawlFolderUnusable(
+            f"{plan.folder} holds a crawl of one process; name another folder with --out, or move it with `amble migrate`"
+        )
+    crawl_folder.keep(plan)
+    return replace(plan, resumes=(plan.folder / "postgres").exists())
