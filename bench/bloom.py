@@ -35,7 +35,6 @@ ORIGINS = 1_000
 BATCH = 500
 SETTINGS = {"shared_buffers": "64MB", "max_wal_size": "4GB", "fsync": "off"}
 LIMITS = StoreSettings(urls_per_origin_start=10**9, urls_per_origin_max=10**9)
-CRAWL = b"bench"
 
 _LOAD_ORIGINS = """
 INSERT INTO origin(id, key, partition, created_at, robots_url_id, urls, queued)
@@ -105,7 +104,7 @@ async def measure(
     """(candidates a second, blocks read by the server, looked up, ruled out)."""
     membership = None
     if folder is not None:
-        membership = Membership(folder, CRAWL)
+        membership = Membership(folder)
         link = Link(dsn)
         begin = time.perf_counter()
         caught_up = await membership.take_up(0, link)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amble.adapters.postgres import bloom
-from amble.adapters.postgres.bloom import CAPACITY_MIN, Filter, Membership, load, save
+from amble.adapters.postgres.bloom import CAPACITY_MIN, Filter, Membership, PartitionFilters, load, save
 from amble.adapters.postgres.placement import set_up_servers
 from amble.adapters.postgres.servers_link import Link
 from amble.adapters.postgres.store import PostgresStore
@@ -127,7 +128,7 @@ class World:
         self.stores.append(store)
         if not filtered:
             return store, None
-        membership = Membership(self.folder / name, CRAWL)
+        membership = Membership(self.folder / name)
         store.use(membership)
         return store, membership
 
@@ -293,7 +294,39 @@ async def test_without_a_server_the_partition_has_no_filter_and_works(world: Wor
 async def test_a_folder_that_cannot_be_written_only_costs_the_file(world: World, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    membership = Membership(blocked, CRAWL)
+    membership = Membership(blocked)
     await membership.take_up(0, world.link)
     assert not membership.save(0)
     membership.close()
+
+
+async def test_an_agent_takes_filters_up_behind_its_crawl_and_saves_them_with_its_partitions(
+    world: World,
+) -> None:
+    store, membership = await world.agent("one")
+    assert membership is not None
+    filters = PartitionFilters(membership, store.link_of)
+    filters.take_up(0)
+    await asyncio.gather(*filters._tasks.values())
+    await world.admit(store, [(ORIGINS[0], f"/{n}") for n in range(40)])
+    filters.let_go(0)
+    filters.let_go(0)
+    assert (world.folder / "one" / "bloom-0").exists()
+    await world.admit(store, [(ORIGINS[0], "/while-another-has-it")])
+    filters.take_up(0)
+    filters.take_up(0)
+    await asyncio.gather(*filters._tasks.values())
+    await world.admit(store, [(ORIGINS[0], "/while-another-has-it"), (ORIGINS[0], "/more")])
+    assert membership.ruled_out > 0
+    filters.close()
+    assert membership.size_bytes == 0
+
+
+async def test_a_filter_that_cannot_be_had_is_done_without(world: World) -> None:
+    store, membership = await world.agent("one")
+    assert membership is not None
+    filters = PartitionFilters(membership, lambda _: Link("postgresql://nobody@127.0.0.1:1/none"))
+    filters.take_up(0)
+    await asyncio.gather(*filters._tasks.values())
+    await world.admit(store, urls(random.Random(3), 40))
+    filters.close()

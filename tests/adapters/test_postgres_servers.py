@@ -317,6 +317,21 @@ async def test_a_server_that_is_away_at_the_start_comes_later(
     await servers.close()
 
 
+async def test_each_server_has_an_even_part_of_the_page_budget(
+    servers: PostgresServers, partitions: ServersPartitions
+) -> None:
+    held = await own(partitions)
+    for partition in (0, 1):
+        frontier = servers.frontier(partition)
+        for number in range(3):
+            await s.admit(frontier, s.page(s.site_in(partition, number)))
+        got = await frontier.lease(
+            LeaseAsk(held[partition], 1, 10, s.TTL, 3, robots_obey=False, partition=partition)
+        )
+        pages = [one for one in got.leases if one.kind == UrlKind.PAGE]
+        assert len(pages) <= (2, 1)[partition]
+
+
 # ---- robots.txt hops
 
 

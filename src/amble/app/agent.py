@@ -23,6 +23,7 @@ from amble.adapters.archive.objects_open import open_archive_url
 from amble.adapters.health import HealthServer, parse_address
 from amble.adapters.net.resolver import DnsResolver
 from amble.adapters.net.transport import Http1Transport
+from amble.adapters.postgres.bloom import Membership, PartitionFilters
 from amble.adapters.postgres.partitions import PostgresPartitions
 from amble.adapters.postgres.placement import servers_of
 from amble.adapters.postgres.servers import PostgresServers
@@ -161,6 +162,7 @@ class _World:
     entropy: SystemEntropy
     log: EventLog
     health: Health
+    filters: PartitionFilters | None = None
 
 
 async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.AsyncExitStack) -> _World:
@@ -176,7 +178,13 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
     _check_scope(config)
     store = await open_store(config, roster, partitions)
     store.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
+    if isinstance(store, PostgresServers):
+        _listen(store, health, log)
     stack.push_async_callback(store.close)
+    filters = _filters(config, store)
+    if filters is not None:
+        # After the last commit, and before the connections go.
+        stack.callback(filters.close)
     archive = open_archive_url(own.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
     look = FleetLook(servers_of(own.fleet.store_url), config.wait_max_s)
@@ -218,7 +226,28 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
         entropy=entropy,
         log=log,
         health=health,
+        filters=filters,
     )
+
+
+def _listen(store: PostgresServers, health: Health, log: EventLog) -> None:
+    """One server that is away stops its own partitions only; without the digest index no page can be kept."""
+
+    def hear(number: int, trouble: str | None) -> None:
+        log.event("server.back" if trouble is None else "server.away", server=number, detail=trouble or "")
+
+    store.on_away = hear
+    if store.digests is not None:
+        store.digests.on_trouble = health.listener(Reason.DIGESTS_UNAVAILABLE)
+
+
+def _filters(config: CrawlConfig, store: PostgresStore | PostgresServers) -> PartitionFilters | None:
+    """Where the agent keeps filters of its partitions, if it should."""
+    if not config.fleet.bloom_folder:
+        return None
+    membership = Membership(Path(config.fleet.bloom_folder))
+    store.use(membership)
+    return PartitionFilters(membership, store.link_of)
 
 
 def _wired(world: _World, shards: Shards, fence: Fence, worker: int) -> Line:
@@ -284,6 +313,7 @@ def _assemble(world: _World, closing: contextlib.AsyncExitStack, *, until_done: 
         owner=name,
         resume=not fleet.parse_elsewhere,
         telemetry=log,
+        filters=world.filters,
     )
     ownership = Ownership(
         agent=name,

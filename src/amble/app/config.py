@@ -69,6 +69,7 @@ class FleetChoice:
     """What the processes of a fleet are told beyond a crawl. `store_url`, `archive_url`: "" where nothing was given.
 
     `name`: "" for host name and process number. `parse_elsewhere`: parse workers take what is not needed at once.
+    `digests_url`: "" for the databases of `store_url`. `bloom_folder`: "" for no filters.
     """
 
     store_url: str = ""
@@ -76,6 +77,8 @@ class FleetChoice:
     name: str = ""
     lease_s: float = 15.0
     parse_elsewhere: bool = False
+    digests_url: str = ""
+    bloom_folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +286,8 @@ def configure(values: Mapping[str, Effective], seeds: Sequence[str], problems: l
         policy=policy,
         fleet=FleetChoice(
             store_url=value("store.url"),
+            digests_url=value("store.digests_url"),
+            bloom_folder=value("agent.bloom_folder"),
             archive_url=value("archive.url"),
             name=value("agent.name"),
             lease_s=value("agent.lease_s"),

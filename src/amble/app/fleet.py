@@ -71,6 +71,9 @@ async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> 
     ]
     if problems:
         raise ConfigErrors(problems)
+    for dsn in servers_of(config.fleet.digests_url):
+        if dsn not in servers_of(config.fleet.store_url):
+            await set_up_servers([dsn], partitions=partitions)
     return await set_up_servers(
         servers_of(config.fleet.store_url), partitions=partitions, apart=[site.lower() for site in apart]
     )
@@ -149,7 +152,12 @@ async def open_store(
     dsns, settings = servers_of(config.fleet.store_url), store_settings(config)
     if isinstance(partitions, PostgresPartitions):
         return await PostgresStore.open(dsns[0], settings)
-    store = await PostgresServers.open(dsns, settings, partition_of=map_of(roster).of)
+    store = await PostgresServers.open(
+        dsns,
+        settings,
+        partition_of=map_of(roster).of,
+        digests_at=servers_of(config.fleet.digests_url) or None,
+    )
     # Every renewal tells anew where partitions live.
     partitions.places = store.places
     return store

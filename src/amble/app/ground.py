@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from amble.app.crawl import Crawl
 from amble.app.shards import Shards
@@ -24,6 +25,18 @@ PARSED_ELSEWHERE = frozenset({UrlKind.PAGE, UrlKind.FEED})
 PARSED_HERE = [int(UrlKind.ROBOTS), int(UrlKind.SITEMAP)]
 
 
+class Filters(Protocol):
+    """What an agent remembers of the URLs of its partitions, to spare the store questions."""
+
+    def take_up(self, partition: int) -> None:
+        """The partition is held from now on. Never raises; it is made ready behind."""
+        ...
+
+    def let_go(self, partition: int) -> None:
+        """It is not held any more."""
+        ...
+
+
 @dataclass(slots=True)
 class PartitionGround:
     """upkeep.ownership.Ground: what happens with a partition in this process."""
@@ -34,6 +47,7 @@ class PartitionGround:
     owner: str
     resume: bool
     telemetry: Telemetry
+    filters: Filters | None = None
     crawl: Crawl | None = None
     _epochs: dict[int, int] = field(default_factory=dict)
     _resting: set[int] = field(default_factory=set)
@@ -58,6 +72,8 @@ class PartitionGround:
             self.shards.add(partition, frontier, epoch)
             if partition in self._resting:
                 self.shards.rest(partition)
+            if self.filters is not None:
+                self.filters.take_up(partition)
             crawl.parts.scheduler.kick()
             await crawl.take_up(takeover)
         except StoreBroken as refused:
@@ -94,6 +110,8 @@ class PartitionGround:
         self._epochs.pop(partition, None)
         self._resting.discard(partition)
         self.shards.retire(partition)
+        if self.filters is not None:
+            self.filters.let_go(partition)
 
 
 @dataclass(slots=True)

@@ -591,6 +591,13 @@ _FLEET = (
         "The PostgreSQL database of a fleet, or several, in an order that never changes. Keep passwords out of it: PGPASSWORD, PGPASSFILE or a service file.",
     ),
     _own(
+        "store.digests_url",
+        DATABASE,
+        "",
+        "",
+        "Databases that hold the digest index of a fleet over several servers. Empty: those of store.url; while one of them is away, pages wait.",
+    ),
+    _own(
         "store.files",
         FILES,
         1,
@@ -603,6 +610,13 @@ _FLEET = (
         "",
         "",
         "Where a fleet keeps WARC segments. Credentials come from the environment (AWS_...), never from here.",
+    ),
+    _own(
+        "agent.bloom_folder",
+        PATH,
+        "",
+        "",
+        "Keep a Bloom filter of each held partition in this folder, so that new URLs are not looked up. Empty: off, which is as fast on most stores.",
     ),
     _own("agent.name", NAME, "", "", "Shown by `amble agents`. Empty: the host name and the process number."),
     _own(

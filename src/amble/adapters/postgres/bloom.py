@@ -10,8 +10,9 @@ as if it were not there.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from amble.adapters.postgres.servers_link import Link
+from amble.adapters.postgres.setup import PATH_KEY
 from amble.adapters.sql.identity import SLOT_BITS
+from amble.domain.errors import AmbleError
 
 VERSION: Final = 1
 MAGIC: Final = b"amble-bloom\n"
@@ -41,6 +44,7 @@ _SALTS: Final = np.array(
 _COUNTS = (
     "SELECT id, urls + (robots_url_id IS NOT NULL)::integer FROM origin WHERE partition = $1 ORDER BY id"
 )
+_KEY = "SELECT value FROM meta WHERE name = $1"
 _IDS = (
     "SELECT u.id FROM unnest($1::bigint[]) AS o CROSS JOIN LATERAL"
     " (SELECT id FROM url WHERE id >= (o << 36) AND id < ((o + 1) << 36)) AS u"
@@ -211,10 +215,10 @@ class Membership:
     `looked_up` and `ruled_out` count ids that the store was, and was not, asked for.
     """
 
-    def __init__(self, folder: Path, crawl: bytes) -> None:
-        """`crawl`: what tells this crawl from others."""
+    def __init__(self, folder: Path) -> None:
+        """`folder`: this agent's alone, as long as it runs; made when it is first needed."""
         self._folder = folder
-        self._crawl = crawl
+        self._crawl = b""
         self._held: dict[int, _Held] = {}
         self.looked_up = 0
         self.ruled_out = 0
@@ -260,13 +264,16 @@ class Membership:
 
         Raises StoreUnavailable; the partition then simply has no filter.
         """
+        key = await link.call(lambda connection: connection.fetchval(_KEY, PATH_KEY))
+        self._crawl = xxhash.xxh3_128(b"crawl" + bytes(key)).digest()
         saved = load(self._path(partition), self._crawl, partition)
         kept, generation = (Filter(), 0) if saved is None else saved
         held = self._held[partition] = _Held(kept, generation)
         try:
             origins, read = await link.snapshot(lambda connection: _catch_up(connection, partition, kept))
         except BaseException:
-            self._held.pop(partition, None)
+            if self._held.get(partition) is held:
+                self._held.pop(partition)
             raise
         self._settle(held)
         return CaughtUp(saved is not None, origins, read)
@@ -310,6 +317,44 @@ class Membership:
 
     def _path(self, partition: int) -> Path:
         return self._folder / f"bloom-{partition}"
+
+
+class PartitionFilters:
+    """Takes filters up behind the crawl and lets them go with their partitions. One that cannot be had is done without."""
+
+    def __init__(self, membership: Membership, link_of: Callable[[int], Link]) -> None:
+        self._membership = membership
+        self._link_of = link_of
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def take_up(self, partition: int) -> None:
+        """The partition is held from now on. Never raises."""
+        self.let_go(partition)
+        task = asyncio.get_running_loop().create_task(self._take_up(partition), name=f"filter {partition}")
+        self._tasks[partition] = task
+
+    async def _take_up(self, partition: int) -> None:
+        try:
+            # A connection of its own: reading all ids may take minutes, and guests must not wait behind it.
+            link = Link(self._link_of(partition).dsn, "amble filter")
+            try:
+                await self._membership.take_up(partition, link)
+            finally:
+                await link.close()
+        except AmbleError:
+            pass  # without a filter everything is looked up, as without this setting
+
+    def let_go(self, partition: int) -> None:
+        """It is not held any more."""
+        task = self._tasks.pop(partition, None)
+        if task is not None:
+            task.cancel()
+            self._membership.let_go(partition)
+
+    def close(self) -> None:
+        """Save what there is."""
+        for partition in list(self._tasks):
+            self.let_go(partition)
 
 
 async def _catch_up(connection: Any, partition: int, kept: Filter) -> tuple[int, int]:

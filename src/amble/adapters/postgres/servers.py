@@ -27,6 +27,7 @@ from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable
 from amble.domain.frontier import (
     AdoptAsk,
     Applied,
+    LeaseAsk,
     Parcel,
     RecordFetched,
     ReserveAsk,
@@ -333,6 +334,8 @@ class PostgresServers:
                 return await self._reserve(server, partition, operation)
             case m.KeepFetched():
                 await self._keep_digest(operation.value)
+            case m.TakeLease() if operation.value.pages_max is not None:
+                operation = m.TakeLease(self._share(server.number, operation.value))
             case m.Expire() if server.trouble is not None:
                 return 0
             case m.Adopt() if server.trouble is not None:
@@ -343,6 +346,12 @@ class PostgresServers:
         if isinstance(operation, _ENDS):
             await self._guest_leaves(operation)
         return reply
+
+    def _share(self, number: int, ask: LeaseAsk) -> LeaseAsk:
+        """A server counts the pages of its own partitions only: each has an even part of the budget."""
+        assert ask.pages_max is not None
+        part, more = divmod(ask.pages_max, len(self.servers))
+        return replace(ask, pages_max=part + (number < more))
 
     async def find_body(self, digest: bytes, partition: int) -> Any:
         """Where the bytes are, by the index of the fleet."""

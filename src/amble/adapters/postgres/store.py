@@ -28,6 +28,7 @@ from amble.adapters.postgres.connection import (
 from amble.adapters.postgres.gather import Asked
 from amble.adapters.postgres.leasing import NearBudget
 from amble.adapters.postgres.migrations import check
+from amble.adapters.postgres.servers_link import Link
 from amble.adapters.postgres.setup import PATH_KEY
 from amble.adapters.postgres.statements import WORK
 from amble.adapters.postgres.tick import Carry, Outcome, Tick
@@ -168,6 +169,10 @@ class PostgresStore:
     def use(self, membership: Membership | None) -> None:
         """Let `membership` rule out what is certainly new before the database is asked. What it says is never trusted."""
         self._carry.membership = membership
+
+    def link_of(self, _partition: int) -> Link:
+        """A connection beside the store's own, which the caller closes. All partitions are on one server."""
+        return Link(self._dsn, "amble side")
 
     def pace(self, in_flight: int) -> None:
         """Linger in proportion to the pages under way (domain/pacing.py)."""
