@@ -23,8 +23,9 @@ from amble.stages.journey import Handover
 
 # robots.txt is parsed by the owner of its partition: pages wait for it.
 PARSED_ELSEWHERE = frozenset({UrlKind.PAGE, UrlKind.SITEMAP, UrlKind.FEED})
-# While one page is parsed the next is read from the archive, and the one before it is on its way there.
-PAGES_PER_CHILD = 3
+# A page is parsed within milliseconds, but reading its body and storing its manifest take as long as the archive needs,
+# which on object storage is a tenth of a second each: so many are under way for each child.
+PAGES_PER_CHILD = 16
 # Asking again when there was nothing to do: soon at first, then less and less often.
 IDLE_S_FIRST = 0.05
 IDLE_S_MAX = 2.0
