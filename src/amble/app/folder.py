@@ -130,9 +130,7 @@ def _folder(wishes: Wishes, problems: list[str]) -> Path:
 
 def _may_hold(folder: Path) -> bool:
     try:
-        return all(
-            entry.name in _OWN_NAMES or _FRONTIER_FILE.match(entry.name) for entry in folder.iterdir()
-        )
+        return all(entry.name in _OWN_NAMES or _FRONTIER_FILE.match(entry.name) for entry in folder.iterdir())
     except OSError as exc:
         raise CrawlFolderUnusable(f"{folder}: {exc.strerror}; mend its permissions or name another") from exc
 
