@@ -11,6 +11,8 @@ from pathlib import Path
 from amble.adapters.archive.objects_open import open_archive_url
 from amble.adapters.health import HealthServer, parse_address
 from amble.adapters.postgres.partitions import place_of
+from amble.adapters.postgres.placement import servers_of
+from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
@@ -140,7 +142,7 @@ async def _open(config: CrawlConfig, wishes: ParseWishes, stack: contextlib.Asyn
     # As those of agents say it: segments that say the same are joined by compaction.
     archive = open_archive_url(config.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
-    store = await PostgresStore.open(config.fleet.store_url)
+    store = await _open_store(config)
     stack.push_async_callback(_close_store, store)
     store.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
     pool = await SandboxPool.open(
@@ -149,7 +151,7 @@ async def _open(config: CrawlConfig, wishes: ParseWishes, stack: contextlib.Asyn
         size=config.parser_children,
     )
     stack.push_async_callback(pool.close)
-    rows = _Rows(store)
+    rows = _Rows(store) if isinstance(store, PostgresStore) else store.everywhere()
     extraction = Extraction(
         pool=pool,
         archive=archive,
@@ -186,7 +188,13 @@ async def _open(config: CrawlConfig, wishes: ParseWishes, stack: contextlib.Asyn
     return lambda closing: Parsing(lines, closing, place)
 
 
-async def _close_store(store: PostgresStore) -> None:
+async def _open_store(config: CrawlConfig) -> PostgresStore | PostgresServers:
+    """The frontier of the fleet, on one server or several. Raises StoreUnavailable, StoreBroken."""
+    dsns = servers_of(config.fleet.store_url)
+    return await PostgresStore.open(dsns[0]) if len(dsns) == 1 else await PostgresServers.open(dsns)
+
+
+async def _close_store(store: PostgresStore | PostgresServers) -> None:
     try:
         async with asyncio.timeout(CLOSE_S_MAX):
             await store.close()

@@ -25,9 +25,12 @@ def open_reports(root: Path) -> StoreReports:
     """
     url = crawl_folder.store_url_of(root, os.environ)
     if url:
+        from amble.adapters.postgres.placement import servers_of
         from amble.adapters.postgres.reports import PostgresReports
+        from amble.adapters.postgres.servers_reports import ServersReports
 
-        return PostgresReports(url)
+        dsns = servers_of(url)
+        return PostgresReports(url) if len(dsns) == 1 else ServersReports(dsns)
     return open_files(root)
 
 
