@@ -114,7 +114,7 @@ def test_a_fleet_crawls_many_pages_exactly_and_politely(tmp_path: Path, own_post
     server = own_postgres(shared_buffers="256MB")
     delay_s = 0.05
     with FleetRig.open(
-        tmp_path, server.dsn(), delay_s=delay_s, sites=max(30, PAGES // 40), pages=PAGES
+        tmp_path, server.dsn(), delay_s=delay_s, lease_s=15.0, sites=max(30, PAGES // 40), pages=PAGES
     ) as rig:
         began_s = time.monotonic()
         meter = crawl(rig, 48, server.pid, 3600.0)
