@@ -38,7 +38,7 @@ ROUNDS = int(os.environ.get("AMBLE_CHAOS_ROUNDS", "50"))
 SEED = int(os.environ.get("AMBLE_CHAOS_SEED", "1"))
 # Each answer takes this long, so that there are always requests in flight.
 ANSWER_S = 0.2
-PER_CRAWL = 13
+PER_CRAWL = 10
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def test_many_rounds_of_chaos_lose_nothing_and_double_nothing(
             Pair.start(postgres.pristine()) as pair,
             campaign(
                 folder, Replicated(pair), rng.randrange(1 << 32), delay_s=0.4, lease_s=3.0, total_s=3.0,
-                partitions=16, sites=24, pages=1300, seed=SEED + number,
+                partitions=16, sites=24, pages=2000, seed=SEED + number,
             ) as made,
         ):  # fmt: skip
             made.run(now)
