@@ -667,3 +667,36 @@ async def test_nobody_at_the_address_is_an_outage_and_no_address_a_mistake() -> 
         await PostgresStore.open("postgresql://amble@127.0.0.1:1/x")
     with pytest.raises(StoreBroken):
         await PostgresStore.open("mysql://nowhere")
+
+
+# ---- the place of a store
+
+
+async def test_a_store_that_has_written_nothing_yet_is_not_forgotten_when_another_comes(
+    open_store: Open,
+) -> None:
+    """Agents start together: one is at work when the others come, and theirs is the place of a living store too."""
+    busy = await open_store()
+    await Agent.on(busy)
+    fresh = await open_store(kind=Breaking)
+    assert isinstance(fresh, Breaking)
+    fresh.breaks = []
+    await open_store()
+    agent = await Agent.on(fresh, 1)
+    fresh.breaks = ["after"]
+    assert await agent.admit("/x") == [Verdict.ADMITTED]
+    assert fresh.breaks == []
+
+
+async def test_a_store_whose_place_was_forgotten_takes_a_new_one(open_store: Open, dsn: str) -> None:
+    """It was silent for longer than places are kept."""
+    store = await open_store(kind=Breaking)
+    assert isinstance(store, Breaking)
+    store.breaks = []
+    agent = await Agent.on(store)
+    for how in ("before", "after"):
+        await rows(dsn, "DELETE FROM writer RETURNING 1")
+        store.breaks = [how]
+        assert await agent.admit(f"/{how}") == [Verdict.ADMITTED]
+    assert await rows(dsn, "SELECT count(*) FROM url WHERE kind = 0") == [(2,)]
+    assert await rows(dsn, "SELECT value FROM tally WHERE name = 'admitted'") == [(3,)]

@@ -341,9 +341,6 @@ class PostgresStore:
                 self._tell(describe(error))
                 await asyncio.sleep(_backoff_s(tries))
                 continue
-            if row is None:
-                database.cut()
-                raise StoreBroken("the database has forgotten this store: what it wrote last is not known")
             (self._number,) = row
             self._database = database
             return database

@@ -110,18 +110,21 @@ SELECT pg_advisory_xact_lock_shared($1);
 -- own_budget: one after the other when it is nearly spent
 SELECT pg_advisory_xact_lock($1);
 
--- finish: the number of this transaction and its time, and what it counted
-WITH w AS (UPDATE writer SET tick = $2, now_ms = $3 WHERE id = $1)
+-- finish: the number of this transaction and its time, and what it counted. A place that was forgotten is made anew
+WITH w AS (INSERT INTO writer(id, tick, now_ms) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3)
+  ON CONFLICT (id) DO UPDATE SET tick = excluded.tick, now_ms = excluded.now_ms)
 INSERT INTO tally(partition, name, value) SELECT * FROM unnest($4::integer[], $5::text[], $6::bigint[])
 ON CONFLICT (partition, name) DO UPDATE SET value = tally.value + excluded.value;
 
--- come: a place for a store's connection, beside which those of stores long gone are forgotten
+-- come: a place for a store's connection, beside which those of stores long gone are forgotten. It was last used now,
+-- by the time that the others have gone by
 WITH gone AS (DELETE FROM writer WHERE now_ms < (SELECT max(now_ms) FROM writer) - $1 RETURNING now_ms)
-INSERT INTO writer(tick, now_ms) VALUES (0, 0) RETURNING id;
+INSERT INTO writer(tick, now_ms) SELECT 0, coalesce(max(now_ms), 0) FROM writer RETURNING id;
 
 -- return: the number of the last transaction that was committed, as durable as a commit makes it. Waits for one that
--- is still under way
-UPDATE writer SET tick = tick WHERE id = $1 RETURNING tick;
+-- is still under way. Where there is no place, none of this store was committed since the place was forgotten
+INSERT INTO writer(id, tick, now_ms) OVERRIDING SYSTEM VALUE SELECT $1::bigint, 0, coalesce(max(now_ms), 0) FROM writer
+ON CONFLICT (id) DO UPDATE SET tick = writer.tick RETURNING tick;
 
 -- leave: the place is given up, the time is kept
 WITH gone AS (DELETE FROM writer WHERE id = $1 RETURNING now_ms)
