@@ -11,7 +11,7 @@ ARGS   ?=
 # For the shell as one word, whatever is in it: URLs are full of "&".
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: crawl test check format bench soak sim soak-sim docs lock clean install whole
+.PHONY: crawl fleet test check format bench soak sim soak-sim docs lock clean install whole
 
 install: $(STAMP)
 
@@ -31,6 +31,10 @@ ifeq ($(strip $(URL)),)
 else
 	@$(VENV)/bin/amble crawl $(foreach url,$(URL),$(call quoted,$(url))) $(ARGS)
 endif
+
+# A fleet on this machine: agents, parse workers and a PostgreSQL server of their own.
+fleet: $(STAMP)
+	@$(VENV)/bin/amble fleet $(foreach url,$(URL),$(call quoted,$(url))) $(ARGS)
 
 # Most tests wait more than they compute, so there are more workers than cores; a file stays with one worker.
 test: $(STAMP)

@@ -57,6 +57,12 @@ def test_what_is_away_needs_no_mending_here(said: str, mend: str) -> None:
     assert mend in known[1][0]
 
 
+@pytest.mark.parametrize("kind", [errors.StoreUnfit, errors.OperationRefused])
+def test_a_store_that_is_whole_is_not_called_damaged(kind: type[errors.StoreBroken]) -> None:
+    known = lines_for(kind("prepare it with `amble store init`"))
+    assert known == (ExitCode.UNUSABLE, ["prepare it with `amble store init`"])
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
 def test_a_full_or_closed_disk_is_told_with_its_path(number: int) -> None:
     known = lines_for(OSError(number, "it broke", "/somewhere"))

@@ -111,8 +111,6 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             return ExitCode.UNUSABLE, [str(exc)]
         case StoreUnfit() | OperationRefused():
             return ExitCode.UNUSABLE, [str(exc)]
-        case StoreUnavailable() if "postgres" in str(exc).lower():
-            return ExitCode.UNUSABLE, [f"{exc}; see that the database runs and can be reached, then do it again"]
         case StoreUnavailable() | ArchiveUnavailable():
             # What is not in a folder is away; nothing on this machine needs mending.
             mend = (

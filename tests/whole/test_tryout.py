@@ -1,0 +1,95 @@
+"""`amble fleet`: a whole fleet from one command, which goes on where it was and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.amble_process import run
+from tests.support.postgres import server_folder
+from tests.web.handle import TestWeb
+from tests.whole import log
+
+SITES, PAGES = 3, 24
+DELAY_S = 0.05
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that the database's own user may enter, also where that is not the user of the tests."""
+    made = server_folder("amble-try")
+    made.chmod(0o755)
+    yield made / "crawl"
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def arguments(web: TestWeb, folder: Path) -> list[str]:
+    return [
+        "fleet", *web.seeds, "--out", str(folder), "--agents", "2", "--parsers", "1", "--delay", str(DELAY_S),
+        "--resolver", web.dns, "--allow-net", web.net,
+    ]  # fmt: skip
+
+
+def members_of(folder: Path) -> list[int]:
+    """Processes that still work for the fleet in `folder`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue
+        if str(folder).encode() in command:
+            found.append(int(entry.name))
+    return found
+
+
+def test_a_fleet_crawls_everything_once_and_leaves_no_process_behind(tmp_path: Path, folder: Path) -> None:
+    with TestWeb.start(tmp_path, sites=SITES, pages=PAGES) as web:
+        done = run(arguments(web, folder), timeout_s=110)
+        assert done.returncode == 0, done.stdout + done.stderr
+        web.flush()
+        entries, truth = log.load(web.log_path), web.truth()
+    coverage = log.coverage(entries, truth)
+    assert coverage.exact, str(coverage)
+    assert log.spacing(entries, DELAY_S, tolerance_s=0.002) == []
+    assert log.concurrency(entries, 1) == []
+    assert members_of(folder) == []
+
+
+def test_a_fleet_that_was_stopped_goes_on_with_the_same_command(tmp_path: Path, folder: Path) -> None:
+    with TestWeb.start(tmp_path, sites=SITES, pages=PAGES) as web:
+        with subprocess.Popen(
+            [sys.executable, "-m", "amble", *arguments(web, folder), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as first:
+            assert first.stdout is not None
+            for line in first.stdout:
+                if json.loads(line).get("pages", 0):
+                    break
+            first.send_signal(signal.SIGINT)
+            first.stdout.read()
+        assert members_of(folder) == []
+        done = run(["fleet", "--out", str(folder), "--agents", "1", "--parsers", "0"], timeout_s=110)
+        assert done.returncode == 0, done.stdout + done.stderr
+        web.flush()
+        entries, truth = log.load(web.log_path), web.truth()
+    assert log.coverage(entries, truth).exact
+    assert log.spacing(entries, DELAY_S, tolerance_s=0.002) == []
+
+
+def test_a_crawl_of_one_process_is_not_taken_for_a_fleet(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "frontier.db").write_bytes(b"")
+    done = run(
+        ["fleet", "http://site.test/", "--out", str(folder), "--contact", "http://x.test/"], timeout_s=60
+    )
+    assert done.returncode == 14
+    assert "amble migrate" in done.stderr
