@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support import servers as s
 from tests.support.amble_process import run, wait_until
 from tests.support.fleet import Fleet, Watch, judge
@@ -15,6 +17,7 @@ from tests.whole.test_fleet import DELAY_S, DONE_S, PARTITIONS, agent, command, 
 MOVED = ((0, 1), (1, 0))
 
 
+@pytest.mark.soak
 def test_partitions_move_between_servers_under_a_running_crawl_and_everything_is_crawled_once(
     tmp_path: Path, fresh_database: FreshDatabase
 ) -> None:

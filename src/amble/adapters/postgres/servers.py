@@ -28,6 +28,7 @@ from amble.domain.frontier import (
     AdoptAsk,
     Applied,
     LeaseAsk,
+    LeaseReply,
     Parcel,
     RecordFetched,
     ReserveAsk,
@@ -41,6 +42,8 @@ OPEN_RETRY_S: Final = 1.0
 PATIENCE_S: Final = 20.0
 # What is asked again sooner or later by itself. Everything else waits for its server.
 _ASKED_AGAIN: Final = (m.TakeLease, m.Expire, m.Drain, m.Parcels, m.DropParcels, m.Deliver, m.Adopt)
+# A hop to where nobody answers waits for a turn, within the patience that hops have.
+_NO_TURN: Final = ReserveReply(int(ReserveOutcome.NO_SLOT), 0, 0, 0)
 _ENDS: Final = (m.KeepFetched, m.KeepFailed, m.GiveBack, m.Leave)
 
 
@@ -405,11 +408,19 @@ class PostgresServers:
         if ask.key.token in self._guests:
             await self._leave(self._guests.pop(ask.key.token), 0)
         there = partition if self.partition_of is None else self.partition_of(ask.origin)
-        host = server if there == partition else self.server_of(there)
+        host = server if there == partition else self._host_of(there)
+        if host is None:
+            return _NO_TURN
         if host is server:
             reply: ReserveReply = await server.call(partition, operation)
             return reply
         return await self._be_guest(server, host, there, ask)
+
+    def _host_of(self, partition: int) -> _Server | None:
+        try:
+            return self.server_of(partition)
+        except StoreUnavailable:
+            return None
 
     async def _be_guest(
         self, server: _Server, host: _Server, partition: int, ask: ReserveAsk
@@ -421,7 +432,7 @@ class PostgresServers:
                 return refused
             reply, guest = await servers_guest.come(host.link, host.number, partition, ask, self.settings)
         except StoreUnavailable:
-            return ReserveReply(int(ReserveOutcome.NO_SLOT), 0, 0, 0)
+            return _NO_TURN
         if guest is not None:
             self._guests[ask.key.token] = guest
         return reply
@@ -446,6 +457,19 @@ class ServersFrontier(FrontierCalls):
     def __init__(self, servers: PostgresServers, partition: int | None) -> None:
         self.servers = servers
         self.partition = partition
+        self._last = LeaseReply([], 0, None, 0, 0, 0, 0)
+        self._heard_s = 0.0
+
+    async def lease(self, ask: LeaseAsk) -> LeaseReply:
+        """See ports.Frontier. While the server is away nothing is leased, and the totals are those of before."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._last = await super().lease(ask)
+        except StoreUnavailable:
+            silent_ms = round((loop.time() - self._heard_s) * 1000) if self._last.now_ms else 0
+            return replace(self._last, leases=[], next_wake_ms=None, now_ms=self._last.now_ms + silent_ms)
+        self._heard_s = loop.time()
+        return self._last
 
     async def _call(self, operation: m.AnyOperation) -> Any:
         match operation:
