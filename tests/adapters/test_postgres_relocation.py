@@ -196,6 +196,8 @@ async def test_whoever_still_holds_something_of_it_finds_it_stale(fleet: Fleet) 
     assert await fleet.servers.everywhere().adopt(AdoptAsk(int(UrlState.FETCHED), 3, 9, 1_000)) == []
     assert await frontier.expire(100) == 0
     assert await frontier.deliver([Parcel(3, MOVED, 5, [s.page(s.site_in(MOVED), "/x")], 1)]) == Applied.STALE
+    with pytest.raises(OperationRefused, match="on its way"):
+        await frontier.set_origin(OriginOrder(s.site_in(MOVED), "me", "now", paused=True))
     # A hop from a partition that stays would have its ledger in two places: it is told to wait.
     await s.admit(fleet.frontier(2), s.page(s.site_in(2)))
     (robots,) = await s.lease(fleet.frontier(2), 2, fleet.held[2])
@@ -361,6 +363,8 @@ async def test_it_waits_for_the_owner_to_hand_over(fleet: Fleet) -> None:
             break
         await asyncio.sleep(0.02)
     assert [(line.partition, line.owner) for line in roster.partitions if line.moving] == [(MOVED, "a")]
+    order = OriginOrder(s.site_in(MOVED, 1), "me", "now", paused=True)
+    assert await fleet.frontier().set_origin(order) == Applied.APPLIED, "as long as it is there"
     # What the owner has under way ends as ever.
     assert await s.record(fleet.frontier(), fleet.leases["leased"]) == Applied.APPLIED
     assert not moving.done()

@@ -307,9 +307,9 @@ async def read_partitions(books: Books, asked: Sequence[Asked]) -> None:
 
 
 def fenced_by(partition: int, operation: m.AnyOperation) -> tuple[int, ...]:
-    """The partition whose epoch decides whether the operation is allowed."""
+    """The partition whose row decides whether the operation is allowed."""
     match operation:
-        case m.TakeOver() | m.TakeLease():
+        case m.TakeOver() | m.TakeLease() | m.SetOrigin() | m.Requeue():
             return (partition,)
         case m.Reserve():
             return (operation.value.key.partition,)

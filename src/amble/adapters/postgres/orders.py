@@ -18,6 +18,7 @@ _REQUEUE_FROM, _PENDING = sources(UrlEvent.REQUEUE), target(UrlEvent.REQUEUE)
 
 def set_origin(books: Books, partition: int, order: OriginOrder) -> Applied:
     """Pause, resume, or set the limits of an origin, known or not; STALE when nothing would change."""
+    _refuse_leaving(books, partition)
     origin = books.by_key(order.origin) or open_origin(books, order.origin, partition)
     old = _settings(origin)
     if order.paused is not None:
@@ -35,6 +36,15 @@ def set_origin(books: Books, partition: int, order: OriginOrder) -> Applied:
     return Applied.APPLIED
 
 
+def _refuse_leaving(books: Books, partition: int) -> None:
+    """An order that only the old server heard of would be lost."""
+    row = books.partitions.get(partition)
+    if row is not None and row.leaving:
+        raise OperationRefused(
+            f"partition {partition} is on its way to another server: give the order when it is there"
+        )
+
+
 def check_requeue(order: RequeueOrder) -> None:
     """Raises OperationRefused for a state that is not an end."""
     if order.state not in _REQUEUE_FROM:
@@ -43,6 +53,7 @@ def check_requeue(order: RequeueOrder) -> None:
 
 def requeue(books: Books, partition: int, order: RequeueOrder, rows: list[UrlRow]) -> int:
     """Queue finished URLs again; how many. `rows` are the chosen ones."""
+    _refuse_leaving(books, partition)
     chosen = [row for row in rows if row.state == order.state]
     for row in chosen:
         origin = books.origin_of(row.id)

@@ -122,11 +122,12 @@ class Parse(Struct, gc=False):
 
 
 class PartitionRow(Struct):
-    """Who may act for a partition."""
+    """Who may act for a partition. `leaving`: nobody, because it is on its way to another server."""
 
     partition: int
     epoch: int
     lease_until: int | None
+    leaving: bool = False
 
 
 _FLIGHT = (
