@@ -14,7 +14,7 @@ from amble.adapters.postgres.connection import connect
 from amble.adapters.postgres.moving import Mover
 from amble.adapters.postgres.reports import place_of
 from amble.adapters.postgres.seeds import add_seeds
-from amble.adapters.postgres.setup import init
+from amble.adapters.postgres.setup import init, partitions_of
 from amble.adapters.sql.connection import open_reader
 from amble.adapters.sql.lock import Busy, acquire
 from amble.app import folder as crawl_folder
@@ -22,17 +22,22 @@ from amble.app.config import complain
 from amble.app.layout import Folder
 from amble.domain.errors import ConfigErrors, CrawlFolderBusy, CrawlFolderUnusable
 
+# Of a database that has none yet: several for each of as many agents as most fleets have.
+PARTITIONS = 64
 # Called with what is being moved and how far that has come.
 Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveWishes:
-    """What a move is asked for. `archive`: the bucket that takes the segments, "" leaves them in the folder."""
+    """What a move is asked for. `archive`: the bucket that takes the segments, "" leaves them in the folder.
+
+    `partitions` None: as many as the database was prepared with, else `PARTITIONS`.
+    """
 
     folder: Path
     database: str
-    partitions: int
+    partitions: int | None = None
     archive: str = ""
 
 
@@ -47,7 +52,7 @@ class MoveResult:
     last_segment: int = 0
 
 
-def parse(source: str, target: str, partitions: int, archive: str) -> MoveWishes:
+def parse(source: str, target: str, partitions: int | None, archive: str) -> MoveWishes:
     """Both ends of a move as they are given on a command line. Raises ConfigErrors with every mistake."""
     problems = []
     scheme, _, path = source.partition(":")
@@ -57,7 +62,7 @@ def parse(source: str, target: str, partitions: int, archive: str) -> MoveWishes
         problems.append(f"--from {source}: there is no crawl in {path}")
     if target.partition("://")[0] not in ("postgresql", "postgres"):
         problems.append(f"--to {target}: write postgresql://HOST/DATABASE")
-    if partitions < 1:
+    if partitions is not None and partitions < 1:
         problems.append("--partitions: give at least 1")
     complain(problems)
     return MoveWishes(folder=Path(path), database=target, partitions=partitions, archive=archive)
@@ -94,7 +99,8 @@ def move(wishes: MoveWishes, progress: Progress = lambda _name, _done: None) -> 
 
 
 async def _move(wishes: MoveWishes, folder: Folder, last: int, progress: Progress) -> MoveResult:
-    await init(wishes.database, partitions=wishes.partitions)
+    known = await partitions_of(wishes.database)
+    await init(wishes.database, partitions=wishes.partitions or known or PARTITIONS)
     problems: list[str] = []
     seeds_path = wishes.folder / crawl_folder.SEEDS_NAME
     seeds = crawl_folder.read_seeds(seeds_path, problems) if seeds_path.exists() else []

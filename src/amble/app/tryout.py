@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from amble.adapters.postgres.embedded import SUPERUSER, EmbeddedPostgres
 from amble.adapters.postgres.reports import PostgresReports
+from amble.adapters.postgres.setup import partitions_of
 from amble.app import fleet
 from amble.app import folder as crawl_folder
 from amble.app.config import Given
@@ -83,7 +84,7 @@ class TryOut:
             plan = self._with_places(server)
             dsn = plan.config.fleet.store_url
             self.note(f"PostgreSQL at {server.host}:{server.port}")
-            asyncio.run(self._prepare(plan, server))
+            asyncio.run(self._prepare(plan))
             held.callback(self._end_all)
             self._start(plan)
             reports = held.enter_context(PostgresReports(dsn))
@@ -114,17 +115,9 @@ class TryOut:
         crawl_folder.keep(plan)
         return plan
 
-    async def _prepare(self, plan: Plan, server: EmbeddedPostgres) -> None:
-        known = server.execute(
-            "SELECT CASE WHEN to_regclass('meta') IS NULL THEN 0 ELSE 1 END", database=DATABASE
-        )
-        partitions = PARTITIONS_PER_AGENT * max(1, self.size.agents)
-        if known.strip() == "1":
-            told = server.execute(
-                "SELECT convert_from(value, 'UTF8') FROM meta WHERE name = 'hashed'", database=DATABASE
-            )
-            partitions = int(told or partitions)
-        await fleet.set_up(plan.config, partitions, ())
+    async def _prepare(self, plan: Plan) -> None:
+        known = await partitions_of(plan.config.fleet.store_url)
+        await fleet.set_up(plan.config, known or PARTITIONS_PER_AGENT * self.size.agents, ())
         await fleet.seed(plan.config)
 
     def _start(self, plan: Plan) -> None:

@@ -8,8 +8,6 @@ import typer
 
 from amble.faces.options import JsonOption
 
-_PARTITIONS = 64
-
 
 def migrate(
     source: Annotated[
@@ -29,8 +27,8 @@ def migrate(
         ),
     ] = "",
     partitions: Annotated[
-        int, typer.Option(metavar="N", help="Partitions of the database, where it has none yet.")
-    ] = _PARTITIONS,
+        int | None, typer.Option(metavar="N", help="Partitions of a database that has none yet (default 64).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Move a crawl from its folder into a database. What was stopped goes on; every row is read back and compared."""

@@ -39,10 +39,35 @@ async def init(
     try:
         async with connection.transaction():
             await migrate(connection)
-            await _agree(connection, HASHED, str(partitions).encode(), "another number of partitions, which never changes: leave --partitions out")
+            await _agree(
+                connection,
+                HASHED,
+                str(partitions).encode(),
+                "another number of partitions, which never changes: leave --partitions out",
+            )
             key = path_key or await connection.fetchval("SELECT value FROM meta WHERE name = $1", PATH_KEY)
-            await _agree(connection, PATH_KEY, key or os.urandom(KEY_BYTES), "another path key: it belongs to another crawl")
+            await _agree(
+                connection,
+                PATH_KEY,
+                key or os.urandom(KEY_BYTES),
+                "another path key: it belongs to another crawl",
+            )
             await _place(connection, range(partitions) if here is None else here, origin_ids)
+    finally:
+        await connection.close()
+
+
+async def partitions_of(dsn: str) -> int | None:
+    """How many partitions share the sites of the fleet, None for a database that was not prepared yet.
+
+    Raises StoreUnavailable, StoreBroken.
+    """
+    connection = await connect(dsn)
+    try:
+        if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
+            return None
+        told = await connection.fetchval("SELECT value FROM meta WHERE name = $1", HASHED)
+        return None if told is None else int(told)
     finally:
         await connection.close()
 
