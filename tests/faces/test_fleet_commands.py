@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from amble.faces.cli import main
+from tests.support import servers as s
 from tests.support.postgres import FreshDatabase, OwnPostgres
 
 
@@ -161,7 +162,10 @@ def test_a_partition_is_moved_to_another_server(
 
 
 def test_partitions_of_a_server_that_is_away_are_told_with_the_reason(
-    fresh_database: FreshDatabase, own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
+    fresh_database: FreshDatabase,
+    own_postgres: OwnPostgres,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fragile = own_postgres()
     store = f"{fresh_database()} {fragile.dsn()}"
@@ -173,3 +177,8 @@ def test_partitions_of_a_server_that_is_away_are_told_with_the_reason(
     assert "partition 1 is out of service: server_away: server 1 is away" in told
     _, out, _ = said(capsys, "partitions", "--store", store, "--json")
     assert json.loads(out.splitlines()[1])["away"].startswith("server_away")
+    monkeypatch.setenv("AMBLE_STORE_URL", store)
+    _, out, _ = said(capsys, "why", s.site_in(1, partitions=2))
+    assert "server_away" in out
+    _, out, _ = said(capsys, "why", s.site_in(0, partitions=2))
+    assert "not in the frontier" in out

@@ -133,9 +133,13 @@ def failed_line(line: UrlLine) -> str:
 def why_lines(known: UrlExplanation) -> Iterator[str]:
     """Everything that is known of a URL, the answer first."""
     yield text.safe(known.url)
-    if known.line is None:
+    if known.line is None and known.waits_for:
+        yield row("state", "not known now")
+        yield row("because", _reason(known.waits_for, ""))
+    elif known.line is None:
         yield row("state", "not in the frontier")
     else:
+        assert known.line is not None
         yield from _where(known, known.line)
     yield from _decisions(known)
     yield from _attempts(known.fetches)
