@@ -290,7 +290,7 @@ class Campaign:
 
     # -- the end ----------------------------------------------------------------------------------------------
 
-    def finish(self, timeout_s: float = 240.0) -> None:
+    def finish(self, timeout_s: float = 900.0) -> None:
         """No more faults: one agent more, which ends when the whole crawl is done, and then everybody stops."""
         self.refill()
         closer = self.rig.start_agent("closer", "--until-done", dsn=self.wires.dsn("closer"))

@@ -105,8 +105,8 @@ def test_many_rounds_of_chaos_lose_nothing_and_double_nothing(
         with (
             Pair.start(postgres.pristine()) as pair,
             campaign(
-                folder, Replicated(pair), rng.randrange(1 << 32), delay_s=0.4, lease_s=3.0, total_s=3.0,
-                partitions=16, sites=24, pages=2000, seed=SEED + number,
+                folder, Replicated(pair), rng.randrange(1 << 32), delay_s=0.25, lease_s=3.0, total_s=3.0,
+                partitions=16, sites=24, pages=1300, seed=SEED + number,
             ) as made,
         ):  # fmt: skip
             made.run(now)
