@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 import amble.adapters.postgres
+from amble.adapters.postgres import reports
+from amble.adapters.postgres.connection import connect
 from amble.adapters.postgres.partitions import PostgresPartitions, place_of
 from amble.adapters.postgres.seeds import add_seeds
 from amble.domain.errors import StoreBroken, StoreUnavailable
@@ -270,3 +272,46 @@ async def test_after_a_cut_connection_the_next_call_makes_a_new_one(
 def test_a_password_is_not_shown() -> None:
     assert place_of("postgresql://me:secret@db.example:5432/x?a=b") == "postgresql://me@db.example:5432/x?a=b"
     assert place_of("postgresql:///x?host=/tmp") == "postgresql:///x?host=/tmp"
+
+
+@pytest.mark.parametrize("place", [place_of, reports.place_of])
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://me:hush@db.example/x",
+        "postgresql://db.example/x?user=me&password=hush&a=b",
+        "postgresql://db.example/x?sslpassword=hush",
+        "postgresql://me:hu/hush@db.example/x",
+        "postgresql://me:a@hush@db.example/x",
+    ],
+)
+def test_no_password_is_shown_whichever_way_it_was_given(place: Callable[[str], str], dsn: str) -> None:
+    assert "hush" not in place(dsn)
+    assert "db.example/x" in place(dsn)
+
+
+async def test_an_address_that_is_none_is_told_without_what_may_be_its_password() -> None:
+    dsn = "postgresql://me:hush/y@127.0.0.1:1/x"
+    with pytest.raises(StoreBroken, match="%2F") as told:
+        await PostgresPartitions(dsn).renew("a", {}, TTL, leaving=False)
+    assert "hush" not in str(told.value)
+    with pytest.raises(StoreBroken, match="%2F") as told:
+        await connect(dsn)
+    assert "hush" not in str(told.value)
+    with pytest.raises(StoreBroken, match="%2F") as told:
+        await asyncio.to_thread(reports.PostgresReports, dsn)
+    assert "hush" not in str(told.value)
+
+
+async def test_a_server_that_may_only_be_read_is_waited_for(
+    partitions: PostgresPartitions, dsn: str, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    """A standby that is about to take over refuses nothing for good: an agent must survive the meantime."""
+    name = dsn.rpartition("/")[2]
+    await sql.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with pytest.raises(StoreUnavailable):
+        await partitions.renew("a", {}, TTL, leaving=False)
+    await sql.execute("SET transaction_read_only = off")
+    await sql.execute("SET default_transaction_read_only = off")
+    await sql.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    assert (await partitions.renew("a", {}, TTL, leaving=False)).lost == []

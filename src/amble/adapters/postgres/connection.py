@@ -7,6 +7,7 @@ here, without asking the server to cancel, since a cancelled COMMIT would no lon
 from __future__ import annotations
 
 import asyncio
+import re
 from enum import Enum
 from typing import Any, Final
 
@@ -20,6 +21,13 @@ CONNECT_S: Final = 10.0
 # A statement that takes this part of the silence allowed is ended by the server, so that a slow one is not a lost one.
 _STATEMENT_SHARE: Final = 0.6
 STATEMENTS_CACHED: Final = 256
+# Without what is wrong with it, which may be a part of a password.
+NO_ADDRESS: Final = (
+    "the address of the database is not one: it looks like postgresql://user:password@host:5432/name, "
+    "where / ? # @ and % of a password are written as %2F %3F %23 %40 and %25"
+)
+# Passwords that are given as parameters of an address.
+SECRETS: Final = re.compile(r"([?&](?:ssl)?password=)[^&]*")
 
 
 class Trouble(Enum):
@@ -109,8 +117,8 @@ async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S
         return await _believed(connection, silence_s)
     except (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError) as error:
         raise StoreBroken(describe(error)) from error
-    except (ValueError, asyncpg.ClientConfigurationError) as error:
-        raise StoreBroken(f"the address of the database is not one: {describe(error)}") from error
+    except ValueError:
+        raise StoreBroken(NO_ADDRESS) from None
     except (asyncpg.PostgresError, *_LOST) as error:
         raise StoreUnavailable(describe(error)) from error
 

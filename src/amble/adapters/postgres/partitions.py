@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from amble.adapters.postgres.connection import Trouble, describe, trouble_of
+from amble.adapters.postgres.connection import NO_ADDRESS, SECRETS, Trouble, describe, trouble_of
 from amble.adapters.postgres.seeds import SEEDS, decode_seeds
 from amble.adapters.postgres.setup import HASHED
 from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
@@ -214,19 +214,27 @@ class PostgresPartitions:
                 raise StoreUnfit(
                     f"{place_of(self._dsn)} holds no frontier ({error}): make one with `amble store init`"
                 ) from None
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (
+                OSError,
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+            ) as error:
                 self._abandon()
                 if trouble_of(error) in (Trouble.REFUSED, Trouble.BROKEN):
                     raise StoreBroken(f"{place_of(self._dsn)}: {describe(error)}") from error
                 raise StoreUnavailable(f"{place_of(self._dsn)} does not answer: {describe(error)}") from error
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
-        return await asyncpg.connect(
-            self._dsn,
-            timeout=CONNECT_S_MAX,
-            target_session_attrs="read-write",
-            server_settings={"application_name": "amble partitions", "lock_timeout": str(LOCK_WAIT_MS)},
-        )
+        try:
+            return await asyncpg.connect(
+                self._dsn,
+                timeout=CONNECT_S_MAX,
+                target_session_attrs="read-write",
+                server_settings={"application_name": "amble partitions", "lock_timeout": str(LOCK_WAIT_MS)},
+            )
+        except ValueError:
+            raise StoreBroken(NO_ADDRESS) from None
 
     def _abandon(self) -> None:
         """What the connection was doing is not known: the next call makes a new one."""
@@ -281,7 +289,7 @@ async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms:
 
 
 def place_of(dsn: str) -> str:
-    """A database URL as it may be shown: without a password."""
-    scheme, mark, rest = dsn.partition("://")
+    """A database URL as it may be shown: without a password, whichever way it was given."""
+    scheme, mark, rest = SECRETS.sub(r"\1...", dsn).partition("://")
     user, at, place = rest.rpartition("@")
     return f"{scheme}{mark}{user.partition(':')[0]}{at}{place}" if mark else dsn

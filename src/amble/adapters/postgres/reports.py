@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from amble.adapters.postgres.connection import NO_ADDRESS, SECRETS
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.lines import ORIGIN_COLUMNS, URL_COLUMNS
 from amble.adapters.sql.reports import StoreReports
@@ -59,9 +60,9 @@ def trouble_of(error: BaseException, where: str) -> StoreUnavailable | StoreBrok
 
 def place_of(dsn: str) -> str:
     """An address of a database without its secrets, for messages."""
-    scheme, _, rest = dsn.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+    scheme, _, rest = SECRETS.sub(r"\1...", dsn).partition("://")
+    # A password may hold what should have been escaped.
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 class PostgresReports(StoreReports):
@@ -90,8 +91,10 @@ class PostgresReports(StoreReports):
                         server_settings={"application_name": "amble reports"},
                     )
                 )
-        except BaseException:
+        except BaseException as error:
             self._loop.close()
+            if isinstance(error, ValueError):
+                raise StoreBroken(NO_ADDRESS) from None
             raise
         try:
             with self._reading():
