@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from amble.adapters.postgres.digests import PostgresDigests, home_of
@@ -15,6 +16,7 @@ from amble.adapters.postgres.servers_link import Link
 from amble.adapters.postgres.servers_partitions import ServersPartitions
 from amble.adapters.system import SystemClock
 from amble.domain.decision import Reason
+from amble.domain.errors import StoreUnavailable
 from amble.domain.fetched import BodyRef
 from amble.domain.frontier import Applied, TakeoverAsk
 from amble.stages.health import Health
@@ -168,4 +170,28 @@ async def test_with_one_server_the_index_is_part_of_the_commit(fresh_database: F
     await s.record(frontier, robots, s.answer(digest(3)))
     assert await frontier.find_body(digest(3)) == BodyRef(1, 100, 50)
     assert await s.rows(dsn, "SELECT digest FROM body") == [(digest(3),)]
+    await servers.close()
+
+
+async def test_who_gives_up_waiting_is_told_so(
+    fresh_database: FreshDatabase, own_postgres: OwnPostgres
+) -> None:
+    fragile, dsn = own_postgres(), fresh_database(s.migrated)
+    await set_up_servers([dsn, fragile.dsn()], partitions=s.PARTITIONS)
+    fragile.kill()
+    servers = await PostgresServers.open([dsn, fragile.dsn()], partition_of=s.MAP.of, linger_s=0.0)
+    assert servers.digests is not None
+    away = next(digest(n) for n in range(100) if home_of(digest(n), [0, 1]) == 1)
+    waiting = [
+        asyncio.ensure_future(servers.frontier(0).find_body(away)),
+        asyncio.ensure_future(s.admit(servers.frontier(1), s.page(s.site_in(1)))),
+    ]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    assert not done
+    servers.abandon(StoreUnavailable("the operator has said stop twice"))
+    for task in waiting:
+        with pytest.raises(StoreUnavailable, match="said stop"):
+            await task
+    with pytest.raises(StoreUnavailable, match="said stop"):
+        await servers.digests.add(away, ref(1), 5)
     await servers.close()

@@ -58,6 +58,11 @@ class PostgresDigests:
         packed = await self._share(digest).ask((digest, ref.pack(), length))
         return ref if packed is None else BodyRef.unpack(packed)
 
+    def abandon(self, error: StoreUnavailable) -> None:
+        """Wait for the index no longer: calls that wait raise `error`, and so does every later one."""
+        for share in self._shares.values():
+            share.abandon(error)
+
     async def close(self) -> None:
         """Let go of the servers. Calls that wait raise StoreUnavailable."""
         for share in self._shares.values():
@@ -85,9 +90,12 @@ class _Share:
         self._tell = tell
         self._waiting: list[tuple[_Ask, asyncio.Future[bytes | None]]] = []
         self._worker: asyncio.Task[None] | None = None
+        self._ended: StoreUnavailable | None = None
 
     async def ask(self, ask: _Ask) -> bytes | None:
         """The packed reference of the digest once the server has answered."""
+        if self._ended is not None:
+            raise self._ended
         waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((ask, waiter))
         if self._worker is None or self._worker.done():
@@ -107,8 +115,8 @@ class _Share:
         except BaseException as error:
             for _, waiter in [*group, *self._waiting]:
                 if not waiter.done():
-                    closed = isinstance(error, asyncio.CancelledError)
-                    waiter.set_exception(StoreUnavailable("the digest index is closed") if closed else error)
+                    ended = self._ended or StoreUnavailable("the digest index is closed")
+                    waiter.set_exception(ended if isinstance(error, asyncio.CancelledError) else error)
             self._waiting = []
             if not isinstance(error, Exception):
                 raise
@@ -132,6 +140,12 @@ class _Share:
             else:
                 self._tell(self._link, None)
                 return found
+
+    def abandon(self, error: StoreUnavailable) -> None:
+        """End what waits, and what is still to come."""
+        self._ended = error
+        if self._worker is not None:
+            self._worker.cancel()
 
     async def close(self) -> None:
         """End what waits."""

@@ -176,6 +176,8 @@ class _Server:
 
     def abandon(self, error: StoreUnavailable) -> None:
         """See PostgresStore.abandon."""
+        self._broken = self._broken or error
+        self._opened.set()
         if self.store is not None:
             self.store.abandon(error)
 
@@ -301,6 +303,8 @@ class PostgresServers:
         """See PostgresStore.abandon."""
         for server in self.servers:
             server.abandon(error)
+        if self.digests is not None:
+            self.digests.abandon(error)
 
     async def close(self) -> None:
         """Every call made is answered, where there is somebody to answer; then all connections end."""
