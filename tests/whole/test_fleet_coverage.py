@@ -100,7 +100,7 @@ def test_three_agents_and_two_parse_workers_fetch_everything_once(
     tmp_path: Path, own_postgres: OwnPostgres
 ) -> None:
     server = own_postgres()
-    with FleetRig.open(tmp_path, server.dsn(), delay_s=0.1, sites=16, pages=160) as rig:
+    with FleetRig.open(tmp_path, server.dsn(), delay_s=0.1, sites=14, pages=120) as rig:
         crawl(rig, 12, server.pid, 120.0)
         check(rig)
         entries = rig.entries()
