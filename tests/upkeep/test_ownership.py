@@ -316,6 +316,41 @@ async def test_a_silent_agent_is_replaced_after_its_lease_and_its_last_request(
     assert ben.ground.working == set(range(COUNT))
 
 
+async def test_after_an_outage_for_all_each_goes_on_with_its_own_whoever_is_back_first(
+    make: Make, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    ada, ben = make("ada"), make("ben")
+    await settle(ada, ben)
+    before = [dict(ada.ownership.held), dict(ben.ownership.held)]
+    for owner in (ada, ben):
+        owner.line.cut = True
+        owner.time.now_s += TTL_S + 1
+        await owner.ownership.tick()
+        await lapse(sql, owner.ownership.agent)
+        owner.line.cut = False
+    assert ada.starting() | ben.starting() == set()
+    await ada.round()
+    await ben.round()
+    assert [dict(ada.ownership.held), dict(ben.ownership.held)] == before, "under the same epochs"
+    assert ada.starting() | ben.starting() == set(range(COUNT)), "without waiting for each other's requests"
+    await settle(ada, ben)
+    assert [dict(ada.ownership.held), dict(ben.ownership.held)] == before
+
+
+async def test_after_an_outage_what_nobody_came_back_for_is_claimed_all_the_same(
+    make: Make, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    ada, ben = make("ada"), make("ben")
+    await settle(ada, ben)
+    ada.time.now_s += TTL_S + 1
+    await lapse(sql, "ada")
+    await lapse(sql, "ben")
+    await ada.ownership.tick()
+    assert len(ada.held) == COUNT // 2
+    await settle(ada, rounds=2)
+    assert ada.held == set(range(COUNT))
+
+
 async def test_one_that_was_replaced_loses_everything_at_its_next_renewal(
     make: Make, sql: asyncpg.Connection[asyncpg.Record]
 ) -> None:

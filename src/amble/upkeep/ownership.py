@@ -20,6 +20,10 @@ from amble.ports import Clock, Partitions, Roster, Telemetry
 MARGIN_SHARE = 0.1
 # Renewals in the time of one lease: two may fail before the window closes.
 RENEWALS_PER_LEASE = 3
+# An agent that was silent for a whole lease does not know who else was: the database may have been away from all. Before
+# it claims what has lapsed it gives the others so much of a lease to renew: no partition then changes hands, and nobody
+# has to wait for the requests of an owner that lives.
+PATIENCE_SHARE = 0.5
 # After a renewal that was not answered the next one comes sooner.
 RETRY_SHARE = 0.1
 
@@ -84,6 +88,7 @@ class Ownership:
     _given_up: dict[int, int] = field(default_factory=dict)
     _due_s: float = float("-inf")
     _heard_s: float = float("-inf")
+    _patient_until_s: float = float("-inf")
 
     @property
     def held(self) -> Mapping[int, int]:
@@ -128,6 +133,8 @@ class Ownership:
         self._due_s = sent_s + self.ttl_s / RENEWALS_PER_LEASE
         asked = self.held
         roster = await self.partitions.renew(self.agent, asked, self._ttl_ms, leaving=self._leaving)
+        if self.ttl_s < sent_s - self._heard_s < float("inf"):
+            self._patient_until_s = sent_s + self.ttl_s * PATIENCE_SHARE
         self.roster, self._heard_s = roster, sent_s
         for partition in roster.lost:
             self._lose(partition, "lost")
@@ -135,7 +142,8 @@ class Ownership:
         self._begin_those_due()
         await self._release_idle()
         if not self._leaving:
-            await self._claim(roster)
+            if sent_s >= self._patient_until_s:
+                await self._claim(roster)
             self._hand_over(roster)
 
     async def leave(self) -> None:
