@@ -7,6 +7,7 @@ leads to the record it names, that bodies have the digest that was committed, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol
 
@@ -20,6 +21,8 @@ from amble.domain.report import Capture
 from amble.formats import manifest_json
 
 BATCH = 500
+# Pages of a site link to the same few pages again and again: those are looked up once.
+REMEMBERED_MAX = 200_000
 
 
 class Captures(Protocol):
@@ -39,23 +42,24 @@ class Captures(Protocol):
 
 
 Read = Callable[[BodyRef], StoredRecord]
+Known = Callable[[str], bool]
 Judge = Callable[[str, Link, Capture], Rejected | None]
 
 
 def check_captures(captures: Captures, read: Read, judge: Judge) -> Iterator[str]:
     """Every problem between frontier and archive, readable."""
-    after = (-1, -1)
+    after, is_known = (-1, -1), lru_cache(REMEMBERED_MAX)(captures.is_known)
     while batch := captures.captures(after=after, limit=BATCH):
         for capture in batch:
-            yield from _check(capture, captures, read, judge)
+            yield from _check(capture, captures, is_known, read, judge)
         after = (batch[-1].url_id, batch[-1].attempt)
 
 
-def _check(capture: Capture, captures: Captures, read: Read, judge: Judge) -> Iterator[str]:
+def _check(capture: Capture, captures: Captures, is_known: Known, read: Read, judge: Judge) -> Iterator[str]:
     try:
         yield from _check_records(capture, read)
         if capture.manifest is not None:
-            yield from _check_manifest(capture, captures, read, judge)
+            yield from _check_manifest(capture, captures, is_known, read, judge)
     except (ArchiveBroken, ArchiveUnavailable) as broken:
         yield f"{capture.url}: {broken}"
 
@@ -76,7 +80,9 @@ def _check_records(capture: Capture, read: Read) -> Iterator[str]:
         yield f"{capture.url}: the record at {capture.text} is not its text"
 
 
-def _check_manifest(capture: Capture, captures: Captures, read: Read, judge: Judge) -> Iterator[str]:
+def _check_manifest(
+    capture: Capture, captures: Captures, is_known: Known, read: Read, judge: Judge
+) -> Iterator[str]:
     assert capture.manifest is not None
     manifest = manifest_json.decode(read(capture.manifest)).manifest
     if manifest.url != capture.url:
@@ -84,7 +90,7 @@ def _check_manifest(capture: Capture, captures: Captures, read: Read, judge: Jud
     if len(manifest.links) != capture.links:
         yield f"{capture.url}: its manifest has {len(manifest.links)} links, its row says {capture.links}"
     for link in manifest.links[: capture.cursor]:
-        if captures.is_known(link.url) or _is_shut(link, manifest):
+        if is_known(link.url) or _is_shut(link, manifest):
             continue
         if judge(link.url, link, capture) is None and not captures.was_over_budget():
             yield f"{capture.url}: its link {link.url} is lost: not admitted, not refused, behind the cursor"
