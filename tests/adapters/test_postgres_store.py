@@ -14,6 +14,7 @@ import pytest_asyncio
 from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.migrations import available, migrate
 from amble.adapters.postgres.setup import init
+from amble.adapters.postgres.statements import ORIGIN
 from amble.adapters.postgres.store import AGAIN_UNLOCKED, PostgresFrontier, PostgresStore
 from amble.adapters.postgres.tick import Tick
 from amble.adapters.sql.migrations import Migration
@@ -667,6 +668,32 @@ async def test_nobody_at_the_address_is_an_outage_and_no_address_a_mistake() -> 
         await PostgresStore.open("postgresql://amble@127.0.0.1:1/x")
     with pytest.raises(StoreBroken):
         await PostgresStore.open("mysql://nowhere")
+
+
+@pytest.mark.parametrize("queued", [True, False])
+async def test_what_changes_while_due_origins_are_read_is_seen_before_they_are_decided(
+    store: PostgresStore, dsn: str, monkeypatch: pytest.MonkeyPatch, *, queued: bool
+) -> None:
+    """Another process changes the origin after the statement has begun to look, and before it locks the row."""
+    agent = await Agent.on(store)
+    await agent.admit("/x")
+    for lease in await agent.lease():
+        await agent.carry(lease)
+    soon = "rq = 0, due_at = 1"
+    before, after = ("rq = 7, due_at = 1e15::bigint", soon) if queued else (soon, "rq = NULL, due_at = NULL")
+    await rows(dsn, f"UPDATE url SET {before} WHERE kind = 0 RETURNING 1")
+    await rows(dsn, "UPDATE origin SET queued = 1, wake_at = 1 RETURNING 1")
+    slow = "WHERE (SELECT pg_advisory_xact_lock_shared(77))::text IS NOT NULL AND partition = $1"
+    monkeypatch.setitem(ORIGIN, "due", ORIGIN["due"].replace("WHERE partition = $1", slow))
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():
+        await other.execute("SELECT pg_advisory_xact_lock(77)")
+        call = asyncio.ensure_future(agent.lease())
+        await until_someone_waits(other)
+        await other.execute(f"UPDATE url SET {after} WHERE kind = 0")
+        await other.execute("UPDATE origin SET turns = turns + 1, queued = $1", int(queued))
+    await other.close()
+    assert [lease.path for lease in await call] == (["/x"] if queued else [])
 
 
 # ---- the place of a store

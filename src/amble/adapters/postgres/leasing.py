@@ -39,7 +39,10 @@ class NearBudget(Conflict):
 
 
 class _Turn(NamedTuple):
-    """One due origin: the URL whose turn it is with its class, else when one is due; the place of its robots.txt."""
+    """One due origin: the URL whose turn it is with its class, else when one is due; the place of its robots.txt.
+
+    `overtaken`: what it says of URLs is older than the origin.
+    """
 
     origin: Origin
     url_id: int | None
@@ -48,6 +51,7 @@ class _Turn(NamedTuple):
     robots_id: int | None
     robots_class: int | None
     robots_due: int | None
+    overtaken: bool
 
 
 class _Take(NamedTuple):
@@ -120,6 +124,8 @@ class Leasing:
     def _decide(self, turn: _Turn, ask: LeaseAsk) -> _Take | None:
         """The URL to lease; else the origin waits."""
         origin = turn.origin
+        if turn.overtaken:
+            return None  # it is locked now: the next round sees it as it is
         chosen = self._choose(turn, ask)
         if isinstance(chosen, _Take):
             return chosen

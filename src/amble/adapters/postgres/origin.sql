@@ -28,12 +28,13 @@ FROM unnest($1::bigint[], $2::xid[], $3::bigint[], $4::bigint[], $5::bigint[], $
 WHERE o.id = n.id AND o.xmin = n.seen;
 
 -- due: origins whose time has come, the one that waits longest first, each with the URL whose turn it is (from the
--- last class upwards on every eighth turn), or when the first of its URLs is due, and the place of its robots.txt
+-- last class upwards on every eighth turn), or when the first of its URLs is due, and the place of its robots.txt. Last,
+-- whether the origin was changed between the look at URLs and the lock: then they are those of before
 WITH o AS MATERIALIZED (SELECT xmin AS seen, id, key, wake_at, next_start, rest_until, backoff_level, last_fetch_ms,
   leased, active, active_max, spacing_ms, paused, policy_version, queued, urls, pages, turns, robots_url_id,
   robots_outcome, robots_version, robots_fetched_at, robots_expires_at, robots_rules, robots_delay_ms, partition
   FROM origin WHERE partition = $1 AND wake_at <= $2 ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
-SELECT o.*, p.id, p.rq, s.due_at, r.id, r.rq, r.due_at FROM o
+SELECT o.*, p.id, p.rq, s.due_at, r.id, r.rq, r.due_at, b.xmin IS DISTINCT FROM o.seen FROM o
 LEFT JOIN LATERAL (
   SELECT q.id, q.rq FROM generate_series(CASE WHEN o.turns % $4 = $4 - 1 THEN 7 ELSE 0 END,
     CASE WHEN o.turns % $4 = $4 - 1 THEN 0 ELSE 7 END, CASE WHEN o.turns % $4 = $4 - 1 THEN -1 ELSE 1 END) AS k
@@ -43,6 +44,7 @@ LEFT JOIN LATERAL (
   SELECT min(q.due_at) AS due_at FROM generate_series(0, 7) AS k CROSS JOIN LATERAL (SELECT due_at FROM url
     WHERE (id >> 36) = o.id AND rq = k::smallint ORDER BY due_at LIMIT 1) AS q) AS s ON p.id IS NULL
 LEFT JOIN url AS r ON r.id = o.robots_url_id
+LEFT JOIN origin AS b ON b.id = o.id
 ORDER BY o.wake_at;
 
 -- next_wake: when the next origin of each partition becomes due
