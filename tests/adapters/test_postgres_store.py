@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.migrations import available, migrate
+from amble.adapters.postgres.partitions import PostgresPartitions
 from amble.adapters.postgres.setup import init
 from amble.adapters.postgres.statements import ORIGIN
 from amble.adapters.postgres.store import AGAIN_UNLOCKED, PostgresFrontier, PostgresStore
@@ -190,6 +191,18 @@ async def test_text_for_people_may_hold_what_the_database_cannot(store: Postgres
     (lease, *_) = await agent.lease()
     assert await agent.frontier.put_back(PutBack(lease.key, "no_slot", "a\x00b", 0)) == Applied.APPLIED
     assert await rows(dsn, "SELECT detail FROM url WHERE detail IS NOT NULL") == [("a\ufffdb",)]
+
+
+async def test_a_sample_of_what_was_refused_may_hold_what_the_database_cannot(
+    store: PostgresStore, dsn: str
+) -> None:
+    """A seed of a list that is no text, or a link of a child that a page has taken over."""
+    agent = await Agent.on(store)
+    samples = [("a\x00b", "not_a_url", ""), ("c\udcffd", "not_a_url", "e\udcff")]
+    batch = AdmitBatch([page("/x", A)], None, {"not_a_url": 2}, samples)
+    assert (await agent.frontier.admit(batch)).applied == Applied.APPLIED
+    kept = await rows(dsn, "SELECT url, detail FROM decision WHERE reason = 'not_a_url' ORDER BY seq")
+    assert kept == [("a\ufffdb", ""), ("c\ufffdd", "e\ufffd")]
 
 
 async def test_a_refused_call_changes_nothing(store: PostgresStore, dsn: str) -> None:
@@ -511,6 +524,21 @@ async def test_an_owner_whose_term_is_over_starts_and_leases_nothing(store: Post
     assert (reply.fenced, reply.leases) == (True, [])
     await rows(dsn, "UPDATE partition SET lease_until = 1e15::bigint WHERE partition = 0 RETURNING 1")
     assert await agent.reserve(lease) == ReserveOutcome.GRANTED
+
+
+async def test_who_has_released_a_partition_leases_and_starts_nothing_in_it(
+    store: PostgresStore, dsn: str
+) -> None:
+    """Nobody has it under a new epoch yet; the next owner does not wait for whoever said that it had finished."""
+    agent = await Agent.on(store)
+    await agent.admit("/x")
+    (lease, *_) = await agent.lease(1)
+    partitions = PostgresPartitions(dsn)
+    await partitions.release("agent", {0: agent.epoch})
+    await partitions.close()
+    assert await agent.reserve(lease) == ReserveOutcome.FENCED
+    reply = await agent.frontier.lease(LeaseAsk(agent.epoch, 1, 5, 1000))
+    assert (reply.fenced, reply.leases) == (True, [])
 
 
 async def test_a_takeover_of_a_claimed_partition_keeps_its_epoch_and_term(

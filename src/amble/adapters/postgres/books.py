@@ -6,6 +6,7 @@ completion of one page may share a transaction. Nothing is kept from one transac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,7 @@ from amble.domain.fetched import BodyRef
 # The queue class of a robots.txt that is only refetched when a page of its origin wants it.
 REFETCH_CLASS: Final = 8
 TOKEN_BYTES: Final = 16
+_HALVES: Final = re.compile("[\ud800-\udfff]")
 ManifestKey = tuple[int, int, int]
 # url_id, path, kind, priority, depth, hops, edge, parent, policy version: the parameters of `insert`.
 NewUrl = tuple[int, str, int, int, int, int, int, int, int]
@@ -254,7 +256,7 @@ class Books:
         policy_version: int = 0,
     ) -> None:
         """One entry for the bounded decision log."""
-        self._decisions.append((partition, subject, url, reason, plain(detail), policy_version))
+        self._decisions.append((partition, subject, plain(url), reason, plain(detail), policy_version))
 
     def add_url(self, row: NewUrl) -> None:
         """A URL that was not known."""
@@ -437,5 +439,7 @@ class Books:
 
 
 def plain(text: str) -> str:
-    """Text as PostgreSQL can keep it."""
-    return text.replace("\x00", "\ufffd") if "\x00" in text else text
+    """Text as PostgreSQL can keep it: without NULs and without halves of surrogate pairs."""
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    return text if text.isascii() else _HALVES.sub("\ufffd", text)

@@ -2,9 +2,10 @@
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
   greatest((SELECT now_ms FROM clock), (SELECT max(now_ms) FROM writer));
 
--- hold_partitions: what these partitions' owners must be; no other claims them until the end of the transaction
-SELECT partition, epoch, lease_until, moving AND owner = '' FROM partition WHERE partition = ANY($1::integer[])
-ORDER BY partition FOR KEY SHARE;
+-- hold_partitions: what these partitions' owners must be; no other claims them until the end of the transaction. One
+-- without an owner has lapsed, whoever had it last
+SELECT partition, epoch, CASE owner WHEN '' THEN 0 ELSE lease_until END, moving AND owner = '' FROM partition
+WHERE partition = ANY($1::integer[]) ORDER BY partition FOR KEY SHARE;
 
 -- wait_for_partition: until no transaction is under way that has read the epoch
 SELECT epoch FROM partition WHERE partition = $1 FOR UPDATE;
