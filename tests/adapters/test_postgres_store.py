@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from amble.adapters.postgres.connection import Database
+from amble.adapters.postgres.leasing import FAR
 from amble.adapters.postgres.migrations import available, migrate
 from amble.adapters.postgres.partitions import PostgresPartitions
 from amble.adapters.postgres.setup import init
@@ -509,6 +510,34 @@ async def test_agents_together_spend_the_page_budget_to_the_last_page(open_store
         return pages
 
     assert sum(await asyncio.gather(*map(spend, agents))) == budget
+
+
+async def test_many_agents_at_once_do_not_overspend_the_page_budget(open_store: Open, dsn: str) -> None:
+    many, count = 12, 4
+    budget = FAR * count
+    stores = [await open_store() for _ in range(many)]
+    agent = await Agent.on(stores[0])
+    await asyncio.gather(
+        *(agent.admit("/x", origin=f"https://n{number}.example") for number in range(many * count))
+    )
+    robots = await agent.lease(many * count)
+    await asyncio.gather(*(agent.carry(lease) for lease in robots if lease.kind == UrlKind.ROBOTS))
+    await asyncio.gather(
+        *(agent.frontier.put_back(PutBack(lease.key, "stopping", "", 0)) for lease in robots)
+    )
+    agents = [Agent(store.frontier(0)) for store in stores]
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():
+        await other.execute("SELECT 1 FROM tally ORDER BY name FOR UPDATE")
+        for each in agents:
+            each.epoch = agent.epoch
+        calls = [asyncio.ensure_future(each.lease(count, pages_max=budget)) for each in agents]
+        waits = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.datname = current_database() WHERE NOT granted"
+        while await other.fetchval(waits) < many:
+            await asyncio.sleep(0.01)
+    await other.close()
+    leases = [lease for leases in await asyncio.gather(*calls) for lease in leases]
+    assert len([lease for lease in leases if lease.kind == UrlKind.PAGE]) <= budget
 
 
 # ---- fencing

@@ -27,7 +27,8 @@ _PAGE: Final = int(UrlKind.PAGE)
 _WIDTH: Final = 25
 _UNREACHABLE: Final = int(RobotsOutcome.UNREACHABLE)
 _BUDGET_COUNTERS: Final = [tally.PAGES, tally.PAGES_LEASED]
-# While the budget has room for so many times what is asked for, its users need not wait for each other.
+# While the budget has room for so many times what is asked for, and for all stores twice, its users need not wait for
+# each other.
 FAR: Final = 8
 TOTALS: Final = [
     tally.QUEUED, tally.MANIFESTS_OPEN, tally.PAGES, *(tally.STATES[state] for state in (1, 2, 3)),
@@ -100,10 +101,11 @@ class Leasing:
         if not self._locked:
             self._locked = True
             await database.fetch(WORK["own_budget" if self._near else "share_budget"], BUDGET_LOCK)
-        (total,) = await database.one(WORK["total"], _BUDGET_COUNTERS)
+        total, stores = await database.one(WORK["total"], _BUDGET_COUNTERS)
         own = sum(amount for (_, name), amount in self._books.tally.items() if name in _BUDGET_COUNTERS)
         room: int = ask.pages_max - total - own
-        self.was_near = room < FAR * max(1, ask.count)
+        # Whoever leases at this moment sees the same room.
+        self.was_near = room < max(FAR, 2 * stores) * max(1, ask.count)
         if self.was_near and room > 0 and not self._near:
             raise NearBudget("the page budget is nearly spent")
         return room

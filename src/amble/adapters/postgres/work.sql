@@ -102,8 +102,8 @@ FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[], $6::t
 -- counters: counters of partitions by name
 SELECT partition, name, value FROM tally WHERE partition = ANY($1::integer[]) AND name = ANY($2::text[]);
 
--- total: the sum of counters over all partitions that live here
-SELECT coalesce(sum(value), 0)::bigint FROM tally WHERE name = ANY($1::text[]);
+-- total: the sum of counters over all partitions that live here, and how many stores may add to them
+SELECT coalesce(sum(value), 0)::bigint, (SELECT count(*) FROM writer) FROM tally WHERE name = ANY($1::text[]);
 
 -- share_budget: as many as like may lease from the page budget while it is far from spent
 SELECT pg_advisory_xact_lock_shared($1);
