@@ -607,6 +607,30 @@ async def test_a_parse_worker_adopts_pages_of_any_partition(open_store: Open) ->
 # ---- between partitions
 
 
+async def test_who_asked_and_went_away_holds_nothing(store: PostgresStore, dsn: str) -> None:
+    """A parse worker that was told to stop while the database could not answer."""
+    agent = await Agent.on(store)
+    await agent.admit("/x")
+    (lease, *_) = await agent.lease(1)
+    assert await agent.reserve(lease) == ReserveOutcome.GRANTED
+    await agent.frontier.record_fetched(RecordFetched(lease.key, answer(), QUICK, 0))
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():
+        await other.execute("SELECT 1 FROM tally FOR UPDATE")
+        busy = asyncio.ensure_future(agent.admit("/y"))
+        await until_someone_waits(other)
+        adopting = asyncio.ensure_future(agent.frontier.adopt(AdoptAsk(int(UrlState.FETCHED), 7, 9, 60_000)))
+        leasing = asyncio.ensure_future(agent.lease())
+        await asyncio.sleep(0)
+        adopting.cancel()
+        leasing.cancel()
+    await other.close()
+    assert await busy == [Verdict.ADMITTED]
+    await store.settle()
+    assert await rows(dsn, "SELECT count(*) FROM url WHERE worker = 7 OR state = 1") == [(0,)]
+    assert len(await agent.frontier.adopt(AdoptAsk(int(UrlState.FETCHED), 8, 9, 60_000))) == 1
+
+
 async def test_links_between_partitions_of_one_database_need_no_parcel(
     store: PostgresStore, dsn: str
 ) -> None:

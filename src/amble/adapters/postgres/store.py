@@ -34,7 +34,7 @@ from amble.adapters.postgres.statements import WORK
 from amble.adapters.postgres.tick import Carry, Outcome, Tick
 from amble.adapters.sql.client import FrontierCalls
 from amble.adapters.sql.identity import Slots
-from amble.adapters.sql.messages import Admit, AnyOperation, Refused, Requeue
+from amble.adapters.sql.messages import Admit, Adopt, AnyOperation, Refused, Requeue, TakeLease
 from amble.adapters.sql.settings import StoreSettings
 from amble.domain.errors import AmbleError, OperationRefused, StoreBroken, StoreUnavailable
 from amble.domain.pacing import linger_s as linger_for
@@ -57,6 +57,10 @@ AGAIN_S_MAX: Final = 0.02
 AGAIN_QUIETLY: Final = 20
 # Places of stores that have not been heard of for so long are forgotten.
 FORGOTTEN_AFTER_MS: Final = 7 * 24 * 3_600_000
+
+
+# What these take would be held by nobody, and held against whoever had asked, when the caller does not wait any more.
+_TAKING: Final = (Adopt, TakeLease)
 
 
 class _Call(NamedTuple):
@@ -196,7 +200,8 @@ class PostgresStore:
                 await self._called.wait()
                 await self._linger()
                 self._group = self._next_group()
-                await self._carry_out(self._group)
+                if self._group:
+                    await self._carry_out(self._group)
                 self._group = []
                 self._last_s = self._loop.time()
                 if not self._pending:
@@ -216,11 +221,14 @@ class PostgresStore:
         await asyncio.sleep(max(0.0, wait_s))
 
     def _next_group(self) -> list[_Call]:
-        """The oldest calls, as many as the bounds allow and at least one."""
+        """The oldest calls, as many as the bounds allow, without those that would take something for nobody."""
         group: list[_Call] = []
         candidates = 0
         while self._pending and len(group) < OPERATIONS_MAX:
             operation = self._pending[0].operation
+            if isinstance(operation, _TAKING) and self._pending[0].waiter.done():
+                self._pending.popleft()
+                continue
             if isinstance(operation, Admit):
                 candidates += len(operation.value.candidates)
                 if candidates > CANDIDATES_MAX and group:
