@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.leasing import FAR
-from amble.adapters.postgres.migrations import available, migrate
+from amble.adapters.postgres.migrations import BUDGET_LOCK, available, migrate
 from amble.adapters.postgres.partitions import PostgresPartitions
 from amble.adapters.postgres.setup import init
 from amble.adapters.postgres.statements import ORIGIN
@@ -580,6 +580,38 @@ async def test_a_takeover_of_a_claimed_partition_keeps_its_epoch_and_term(
     assert taken.epoch == 5
     kept = await rows(dsn, "SELECT owner, epoch, lease_until FROM partition WHERE partition = 1")
     assert kept == [("me", 5, 10**15)]
+
+
+async def test_a_new_owner_starts_nothing_where_a_longer_request_of_the_last_one_may_go_on(
+    open_store: Open, dsn: str
+) -> None:
+    """Agents need not agree how long a request may take; the slot says it."""
+    now = START
+    store = await open_store(now_ms=lambda: now)
+    agent = await Agent.on(store)
+    await agent.admit("/x", "/y")
+    (lease, *_) = await agent.lease(1)
+    assert await agent.reserve(lease, hold_ms=600_000) == ReserveOutcome.GRANTED
+    claimed = "UPDATE partition SET epoch = epoch + 1, owner = 'next', lease_until = 1e15::bigint WHERE partition = 0"
+    ((agent.epoch,),) = await rows(dsn, claimed + " RETURNING epoch")
+    now += 75_000
+    await agent.frontier.take_over(TakeoverAsk("next", 0, agent.epoch))
+    assert await agent.lease() == []
+    now = START + 600_000
+    assert len(await agent.lease()) >= 1
+
+
+async def test_who_wants_no_pages_waits_for_nobody_who_spends_the_budget(
+    store: PostgresStore, dsn: str
+) -> None:
+    """It is asked so as long as parse workers are behind."""
+    agent = await Agent.on(store)
+    await agent.admit("/x")
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():
+        await other.execute("SELECT pg_advisory_xact_lock($1)", BUDGET_LOCK)
+        assert await asyncio.wait_for(agent.lease(pages_max=0), 20) == []
+    await other.close()
 
 
 async def test_a_parse_worker_adopts_pages_of_any_partition(open_store: Open) -> None:

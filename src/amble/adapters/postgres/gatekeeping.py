@@ -178,9 +178,13 @@ def expire(books: Books, rows: list[UrlRow]) -> int:
     return len(lapsed)
 
 
-def requeue_leased(books: Books, rows: list[UrlRow]) -> None:
-    """LEASED rows go back to the queue, due at once; their slots are free."""
-    _space_from_latest(books, rows)
+def requeue_leased(books: Books, rows: list[UrlRow], *, stopped: bool = True) -> None:
+    """LEASED rows go back to the queue, due at once; their slots are free.
+
+    `stopped` False: it is not known that the holder is. Its successor has waited as long as a request of its own may
+    last; a holder that was told otherwise may take longer, and until its slots end nothing starts at their origins.
+    """
+    _space_from_latest(books, rows, stopped=stopped)
     for row in rows:
         origin = books.origin_of(row.id)
         books.queued(origin, 1)
@@ -191,7 +195,7 @@ def requeue_leased(books: Books, rows: list[UrlRow]) -> None:
         row.explain("lease_lapsed", None, books.now)
 
 
-def _space_from_latest(books: Books, rows: list[UrlRow]) -> None:
+def _space_from_latest(books: Books, rows: list[UrlRow], *, stopped: bool) -> None:
     """Nobody can say when the request of a lost holder really began: perhaps just now, long after its grant.
 
     The delay it must keep is what lies between its grant and the next start as the ledger has it.
@@ -201,6 +205,8 @@ def _space_from_latest(books: Books, rows: list[UrlRow]) -> None:
         if row.slot_origin is not None and row.started_at is not None and row.slot_until is not None:
             delay_ms = max(0, books.origin(row.slot_origin).next_start - row.started_at)
             soonest = min(books.now, row.slot_until) + delay_ms
+            if not stopped:
+                soonest = max(soonest, row.slot_until)
             spaced[row.slot_origin] = max(spaced.get(row.slot_origin, 0), soonest)
     for origin_id, soonest in spaced.items():
         origin = books.origin(origin_id)

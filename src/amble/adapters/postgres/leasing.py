@@ -95,8 +95,8 @@ class Leasing:
 
     async def _room(self, ask: LeaseAsk) -> int | None:
         """How many pages may still be leased, on all partitions of this database together."""
-        if ask.pages_max is None:
-            return None
+        if ask.pages_max is None or ask.pages_max <= 0:
+            return ask.pages_max
         database = self._books.database
         if not self._locked:
             self._locked = True

@@ -44,7 +44,7 @@ def take_over(
     if ask.epoch is not None and ask.epoch != owned.epoch:
         raise OperationRefused(f"partition {partition} is under epoch {owned.epoch}, not {ask.epoch}")
     lapsed = [row for row in rows if row.state == _LEASED]
-    requeue_leased(books, lapsed)
+    requeue_leased(books, lapsed, stopped=ask.epoch is None)
     resumables = []
     for row in rows:
         if row.state == _PARSED and not ask.resume:
