@@ -15,6 +15,7 @@ from amble.adapters.postgres.connection import Database
 from amble.adapters.postgres.leasing import FAR
 from amble.adapters.postgres.migrations import BUDGET_LOCK, available, migrate
 from amble.adapters.postgres.partitions import PostgresPartitions
+from amble.adapters.postgres.placement import set_up_servers
 from amble.adapters.postgres.setup import init
 from amble.adapters.postgres.statements import ORIGIN
 from amble.adapters.postgres.store import AGAIN_UNLOCKED, PostgresFrontier, PostgresStore
@@ -763,6 +764,19 @@ async def test_a_database_that_is_empty_newer_or_foreign_is_refused(database: st
         await PostgresStore.open(dsn)
     with pytest.raises(StoreBroken, match="upgrade amble"):
         await make_fleet(dsn)
+
+
+async def test_a_database_in_which_we_may_make_nothing_is_refused_with_the_reason(database: str) -> None:
+    """Since PostgreSQL 15 nobody but the owner of a database may make tables in it unless told so."""
+    name = database.rpartition("/")[2]
+    role = f"guest_{name}"
+    await rows(database, f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    try:
+        place = database.rpartition("@")[2]
+        with pytest.raises(StoreBroken, match="permission denied"):
+            await set_up_servers([f"postgresql://{role}:x@{place}"], partitions=1)
+    finally:
+        await rows(database, f"DROP ROLE {role}")
 
 
 async def test_a_migration_that_fails_leaves_no_trace(database: str) -> None:

@@ -53,14 +53,14 @@ async def set_up_servers(dsns: Sequence[str], *, partitions: int, apart: Sequenc
     """
     if not 1 <= len(dsns) <= SERVERS_MAX:
         raise ConfigErrors([f"store.url: from 1 to {SERVERS_MAX} servers, not {len(dsns)}"])
-    await init(dsns[0], partitions=partitions, here=range(0, partitions, len(dsns)))
     try:
+        await init(dsns[0], partitions=partitions, here=range(0, partitions, len(dsns)))
         plan = await _plan(dsns, partitions, list(dict.fromkeys(apart)))
         for number, dsn in enumerate(dsns):
             await _prepare(number, dsn, plan)
         for dsn in dsns[1:]:
             await _top_up(dsns[0], dsn)
-    except (asyncpg.PostgresError, OSError) as error:
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         if trouble_of(error).value in ("again", "later", "lost"):
             raise StoreUnavailable(describe(error)) from error
         raise StoreBroken(describe(error)) from error
