@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -126,6 +127,25 @@ async def test_every_answer_is_the_same_after_a_move(crawled: Path, database: st
             assert sorted(published, key=lambda one: one.seq) == ours.publications()
 
     await in_thread(look)
+
+
+async def test_text_that_the_database_cannot_keep_arrives_as_it_would_have_been_written(
+    crawled: Path, database: str
+) -> None:
+    """A site chooses what stands in a rule of its robots.txt, a title, a header; a file keeps its NULs."""
+    file = sqlite3.connect(crawled)
+    with file:
+        file.execute("UPDATE url SET detail = 'a' || char(0) || 'b', etag = 'c' || char(0) WHERE kind = 0")
+        file.execute("UPDATE manifest SET title = char(0) || 'd'")
+    file.close()
+    await move(crawled, database)
+    target = await asyncpg.connect(database)
+    assert (
+        await target.fetchval("SELECT count(*) FROM url WHERE kind = 0 AND detail = $1", "a\ufffdb") > PAGES
+    )
+    assert await target.fetchval("SELECT count(*) FROM url WHERE kind = 0 AND etag IS NOT NULL") == 0
+    assert await target.fetchval("SELECT count(*) FROM manifest WHERE title = $1", "\ufffdd") > 0
+    await target.close()
 
 
 async def test_a_moved_crawl_is_whole(crawled: Path, database: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 from msgspec import msgpack
 
+from amble.adapters.postgres.books import plain
 from amble.adapters.postgres.reports import place_of, trouble_of
 from amble.adapters.postgres.setup import HASHED
 from amble.adapters.sql import tally
@@ -116,6 +117,7 @@ _TABLES: Final = (
         extra=("partition",), numbered=False, order="seq",
     ),
 )  # fmt: skip
+_VALIDATORS: Final = ("etag", "last_modified")
 _FLIGHT: Final = (int(UrlState.LEASED), int(UrlState.FETCHED), int(UrlState.PARSED))
 _ENDED: Final = (int(UrlState.FAILED), int(UrlState.EXCLUDED))
 
@@ -287,6 +289,10 @@ class Mover:
         facts = dict(zip(table.columns, row, strict=True))
         for name in table.booleans:
             facts[name] = bool(facts[name])
+        for name, value in facts.items():
+            if isinstance(value, str) and "\x00" in value:
+                # As the store writes it: such a validator could not be sent back.
+                facts[name] = None if name in _VALIDATORS else plain(value)
         facts |= self._extra(table, facts)
         return tuple(facts[name] for name in table.written)
 
