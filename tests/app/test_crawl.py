@@ -303,8 +303,8 @@ class Tenant:
         if self.looked <= self.unanswered:
             raise StoreUnavailable("away")
 
-    async def is_done(self) -> bool:
-        return self.looked >= 3
+    async def ended(self) -> EndReason | None:
+        return EndReason.FINISHED if self.looked >= 3 else None
 
     def depart(self) -> None:
         self.said.append("depart")
@@ -314,7 +314,7 @@ class Tenant:
 
     def tenancy(self, **more: Any) -> Tenancy:
         chores = [Chore(name="look", every_s=0.05, work=self.look)]
-        facts: dict[str, Any] = {"is_done": self.is_done, **more}
+        facts: dict[str, Any] = {"ended": self.ended, **more}
         return Tenancy(chores=chores, depart=self.depart, leave=self.leave, **facts)
 
 
@@ -340,7 +340,7 @@ async def test_an_agent_that_holds_nothing_waits_until_it_is_stopped(
 ) -> None:
     line, tenant = await lines.next_life(), Tenant()
     line.gate.fence.lose_all()
-    crawl = agent_of(line, tenant.tenancy(is_done=None))
+    crawl = agent_of(line, tenant.tenancy(ended=None))
     running = asyncio.ensure_future(crawl.run())
     while tenant.looked < 3:
         await asyncio.sleep(0.01)
@@ -354,7 +354,7 @@ async def test_while_enough_pages_wait_for_parse_workers_only_robots_txt_is_aske
     lines: Lines, site: tuple[Site, str]
 ) -> None:
     line, tenant = await lines.next_life(), Tenant()
-    crawl = agent_of(line, tenant.tenancy(is_done=None, unparsed_max=1), f"{site[1]}/", f"{site[1]}/a")
+    crawl = agent_of(line, tenant.tenancy(ended=None, unparsed_max=1), f"{site[1]}/", f"{site[1]}/a")
     recorder = structs.replace(line.recorder, parsed_elsewhere=frozenset({UrlKind.PAGE}))
     crawl = Crawl(structs.replace(crawl.parts, dispatch=structs.replace(line.dispatch, recorder=recorder)))
     running = asyncio.ensure_future(crawl.run())

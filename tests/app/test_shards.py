@@ -78,8 +78,10 @@ class Many:
         ]
         await self.shards.admit(AdmitBatch(candidates, partition=partition))
 
-    async def lease(self, count: int, pages_max: int | None = None) -> LeaseReply:
-        return await self.shards.lease(LeaseAsk(0, 1, count, TTL_MS, pages_max))
+    async def lease(
+        self, count: int, pages_max: int | None = None, *, robots_obey: bool = True
+    ) -> LeaseReply:
+        return await self.shards.lease(LeaseAsk(0, 1, count, TTL_MS, pages_max, robots_obey))
 
     def asked(self) -> list[int]:
         """How often each partition was asked since the last look."""
@@ -253,6 +255,16 @@ async def test_a_page_budget_counts_over_all_partitions(many: Many) -> None:
     assert all(
         ask.pages_max is not None and ask.pages_max <= 4 for store in many.stores for ask in store.asks
     )
+
+
+async def test_a_partition_with_nothing_queued_does_not_keep_a_budget_from_being_spent(many: Many) -> None:
+    await many.put(0, 3)
+    assert not (await many.lease(9, pages_max=4, robots_obey=False)).budget_spent
+    await many.put(1, 3)
+    many.time.now_s += LOOK_EVERY_S
+    reply = await many.lease(9, pages_max=0, robots_obey=False)
+    assert reply.budget_spent
+    assert reply.queued > 0
 
 
 async def test_seeds_go_through_any_partition_that_is_held(many: Many) -> None:

@@ -116,3 +116,12 @@ def test_without_a_crawl_folder_a_crash_log_is_a_temporary_file(
     path = write_crash_log(_raised(), None)
     assert path is not None
     assert path.parent == tmp_path
+
+
+def test_a_fleet_without_its_drivers_names_the_extra() -> None:
+    told = lines_for(ModuleNotFoundError("No module named 'asyncpg'", name="asyncpg"))
+    assert told is not None
+    code, (line,) = told
+    assert code == ExitCode.USAGE
+    assert "amble[fleet]" in line
+    assert lines_for(ModuleNotFoundError(name="amble.nothing")) is None

@@ -187,7 +187,7 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
         stack.callback(filters.close)
     archive = open_archive_url(own.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
-    look = FleetLook(servers_of(own.fleet.store_url), config.wait_max_s)
+    look = FleetLook(servers_of(own.fleet.store_url), config.wait_max_s, config.policy.budget.pages_max)
     stack.push_async_callback(look.close)
     pool = await SandboxPool.open(
         limits=config.policy.parse,
@@ -362,7 +362,7 @@ def _assemble(world: _World, closing: contextlib.AsyncExitStack, *, until_done: 
                 chores=_chores(world, holdings, ownership, adoption, line),
                 depart=ownership.depart,
                 leave=ownership.leave,
-                is_done=world.look.is_done if until_done else None,
+                ended=world.look.ended if until_done else None,
                 unparsed_max=max(UNPARSED_MIN, UNPARSED_PER_REQUEST * config.concurrency)
                 if fleet.parse_elsewhere
                 else None,

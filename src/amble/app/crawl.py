@@ -65,7 +65,7 @@ class Chore(Struct, frozen=True, kw_only=True):
 class Tenancy(Struct, frozen=True, kw_only=True):
     """What is different for an agent of a fleet, whose partitions come and go, and which runs until it is stopped.
 
-    `chores` go on until everything under way has ended. `is_done` is asked while there is nothing to do; None: never
+    `chores` go on until everything under way has ended. `ended` is asked while there is nothing to do; None: never
     done. `depart`: start nothing more; `leave`: nothing is under way any more. `unparsed_max`: FETCHED pages of its
     partitions that may wait for parse workers before dispatch slows down.
     """
@@ -73,7 +73,7 @@ class Tenancy(Struct, frozen=True, kw_only=True):
     chores: Sequence[Chore]
     depart: Callable[[], None]
     leave: Callable[[], Awaitable[None]]
-    is_done: Callable[[], Awaitable[bool]] | None = None
+    ended: Callable[[], Awaitable[EndReason | None]] | None = None
     unparsed_max: int | None = None
 
 
@@ -377,9 +377,9 @@ class Crawl:
         tenancy = self.parts.tenancy
         if tenancy is None:
             return self._ended(reply)
-        if self._active or self._extracting or tenancy.is_done is None:
+        if self._active or self._extracting or tenancy.ended is None:
             return None
-        return EndReason.FINISHED if await tenancy.is_done() else None
+        return await tenancy.ended()
 
     def _is_flooded(self) -> bool:
         """Whether enough pages wait for parse workers."""

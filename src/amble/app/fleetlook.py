@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from amble.adapters.postgres.reports import PostgresReports
+from amble.adapters.postgres.servers import budget_part
+from amble.app.progress import EndReason
 from amble.domain.errors import AmbleError
 from amble.domain.report import Status
 
@@ -19,36 +21,38 @@ _NO_SUMS = frozenset({"now_ms", "epoch", "owner", "next_wake_ms"})
 class FleetLook:
     """Questions to all servers of a fleet, from a thread; a connection that is lost is made anew."""
 
-    def __init__(self, dsns: Sequence[str], wait_s_max: float) -> None:
-        """`wait_s_max`: what becomes due later than that is not waited for."""
+    def __init__(self, dsns: Sequence[str], wait_s_max: float, pages_max: int | None = None) -> None:
+        """`wait_s_max`: what becomes due later than that is not waited for. `pages_max`: of all servers together."""
         self._dsns = dsns
         self._wait_s_max = wait_s_max
+        self._pages_max = pages_max
         self._reports: dict[str, PostgresReports] = {}
 
     async def status(self) -> Status | None:
         """Counters of all partitions. Raises StoreUnavailable, StoreBroken."""
-        return merged(await asyncio.to_thread(self._ask, PostgresReports.status))
+        return merged(await self._parts())
 
-    async def is_done(self) -> bool:
-        """Whether nothing is queued that is due soon, nothing under way, and nothing between partitions.
+    async def ended(self) -> EndReason | None:
+        """Why nothing goes on: nothing may be fetched that is due soon, is under way, or is between partitions.
 
-        Nothing new can set out once nothing is under way, and what had set out before has arrived when nothing is
+        None: something goes on, or a server does not answer. Nothing new can set out once nothing is under way, and what had set out before has arrived when nothing is
         between partitions; so the second look at the queues is the one that counts.
         """
         try:
-            first = await self.status()
-            if first is None or first.in_flight or first.open_manifests:
-                return False
+            first = await self._parts()
+            if any(part.in_flight or part.open_manifests for part in first):
+                return None
             if any(map(any, await asyncio.to_thread(self._ask, PostgresReports.forwarded))):
-                return False
-            second = await self.status()
+                return None
+            second = await self._parts()
         except AmbleError:
-            return False
-        if second is None or second.in_flight or second.open_manifests or second.pages != first.pages:
-            return False
-        if not second.queued or second.next_wake_ms is None:
-            return True
-        return (second.next_wake_ms - second.now_ms) / 1000 > self._wait_s_max
+            return None
+        if [part.pages for part in second] != [part.pages for part in first]:
+            return None
+        return end_of(second, self._wait_s_max, self._pages_max)
+
+    async def _parts(self) -> Sequence[Status]:
+        return await asyncio.to_thread(self._ask, PostgresReports.status)
 
     def _ask(self, question: Callable[[PostgresReports], T]) -> list[T]:
         return [self._ask_one(dsn, question) for dsn in self._dsns]
@@ -66,6 +70,21 @@ class FleetLook:
         """Let go of the connections."""
         for reports in self._reports.values():
             await asyncio.to_thread(reports.close)
+
+
+def end_of(parts: Sequence[Status], wait_s_max: float, pages_max: int | None) -> EndReason | None:
+    """Why a fleet whose servers stand like this is done, None while it is not. Each has its part of the page budget."""
+    if not parts or any(part.in_flight or part.open_manifests for part in parts):
+        return None
+    spent = False
+    for number, part in enumerate(parts):
+        if not part.queued:
+            continue
+        if pages_max is not None and part.pages >= budget_part(pages_max, number, len(parts)):
+            spent = True
+        elif part.next_wake_ms is not None and (part.next_wake_ms - part.now_ms) / 1000 <= wait_s_max:
+            return None
+    return EndReason.PAGE_BUDGET if spent else EndReason.FINISHED
 
 
 def merged(parts: Sequence[Status]) -> Status | None:

@@ -246,6 +246,10 @@ class Shards:
         active = [
             s for s in self._held.values() if not (s.resting or s.fenced) and self.may_start(s.partition)
         ]
+        # A partition with nothing queued is not bound by a budget, and does not keep one from having been spent.
+        bound = [
+            s.last is not None and s.last.budget_spent for s in active if s.last is None or s.last.queued
+        ]
         wake_s = min((shard.wake_s for shard in active), default=math.inf)
         if any(self._is_due(shard, now_s) for shard in active):
             wake_s = now_s
@@ -257,7 +261,7 @@ class Shards:
             in_flight=sum(reply.in_flight for reply in told),
             open_manifests=sum(reply.open_manifests for reply in told),
             pages=sum(reply.pages for reply in told),
-            budget_spent=bool(active) and all(s.last is not None and s.last.budget_spent for s in active),
+            budget_spent=bool(bound) and all(bound),
             unparsed=sum(reply.unparsed for reply in told),
             forwarded=sum(reply.forwarded for reply in told),
         )

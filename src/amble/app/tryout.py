@@ -78,6 +78,8 @@ class TryOut:
 
         Raises ConfigErrors, CrawlFolderUnusable, StoreUnavailable (no server can be had, with the fix), StoreBroken.
         """
+        # For a server of somebody else; it would win over the password file of this one, here and in every member.
+        os.environ.pop("PGPASSWORD", None)
         with ExitStack() as held:
             server = EmbeddedPostgres.start(self.plan.folder / "postgres", settings=_SERVER)
             held.callback(server.close)

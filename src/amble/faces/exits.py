@@ -125,6 +125,10 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             return ExitCode.UNUSABLE, [f"{exc}; name another file"]
         case SandboxUnavailable():
             return ExitCode.UNUSABLE, [f"{exc}; `amble doctor` tells what is missing"]
+        case ModuleNotFoundError(name="asyncpg" | "obstore"):
+            return ExitCode.USAGE, [
+                f"a fleet needs {exc.name}, which is not installed: pip install 'amble[fleet]', or '.[fleet]' in the source tree"
+            ]
         case OSError() if exc.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
             where = f"{exc.filename}: " if exc.filename else ""
             return ExitCode.UNUSABLE, [f"{where}{exc.strerror}; free some space or mend the permissions"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import asyncpg
 
 from amble.adapters.postgres.barrier import wait_for_standby
-from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
 
 SILENCE_S: Final = 15.0
 CONNECT_S: Final = 10.0
@@ -26,6 +26,7 @@ NO_ADDRESS: Final = (
     "the address of the database is not one: it looks like postgresql://user:password@host:5432/name, "
     "where / ? # @ and % of a password are written as %2F %3F %23 %40 and %25"
 )
+NOT_LET_IN: Final = "mend the user in store.url, or PGPASSWORD, which wins over a passfile"
 # Passwords that are given as parameters of an address.
 SECRETS: Final = re.compile(r"([?&](?:ssl)?password=)[^&]*")
 
@@ -80,13 +81,23 @@ def trouble_of(error: BaseException) -> Trouble:
             return Trouble.REFUSED
 
 
+def place_of(dsn: str) -> str:
+    """An address of a database without its secrets, for messages."""
+    scheme, _, rest = SECRETS.sub(r"\1...", dsn).partition("://")
+    # A password may hold what should have been escaped.
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+
+
 def describe(error: BaseException) -> str:
     """One line for an operator."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S) -> asyncpg.Connection[Any]:
-    """Connect to the writable one of the hosts of `dsn`. Raises StoreUnavailable, StoreBroken (no such database)."""
+    """Connect to the writable one of the hosts of `dsn`.
+
+    Raises StoreUnavailable, StoreUnfit (no such database, or not for us; with the fix), StoreBroken (no address).
+    """
     seconds = max(1, round(silence_s))
     settings = {
         "application_name": name,
@@ -115,12 +126,16 @@ async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S
             target_session_attrs="read-write",
         )
         return await _believed(connection, silence_s)
-    except (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError) as error:
-        raise StoreBroken(describe(error)) from error
+    except asyncpg.InvalidCatalogNameError as error:
+        raise StoreUnfit(
+            f"{place_of(dsn)}: {describe(error)}; make it with `createdb`, then `amble store init`"
+        ) from error
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        raise StoreUnfit(f"{place_of(dsn)}: {describe(error)}; {NOT_LET_IN}") from error
     except ValueError:
         raise StoreBroken(NO_ADDRESS) from None
     except (asyncpg.PostgresError, *_LOST) as error:
-        raise StoreUnavailable(describe(error)) from error
+        raise StoreUnavailable(f"{place_of(dsn)}: {describe(error)}") from error
 
 
 async def _believed(connection: asyncpg.Connection[Any], patience_s: float) -> asyncpg.Connection[Any]:

@@ -14,7 +14,8 @@ import asyncpg
 from msgspec import msgpack
 
 from amble.adapters.postgres.books import plain
-from amble.adapters.postgres.reports import place_of, trouble_of
+from amble.adapters.postgres.connection import place_of
+from amble.adapters.postgres.reports import trouble_of
 from amble.adapters.postgres.setup import HASHED
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Database

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from amble.adapters.postgres.connection import NO_ADDRESS, SECRETS, Trouble, describe, trouble_of
+from amble.adapters.postgres.connection import NO_ADDRESS, NOT_LET_IN, SECRETS, Trouble, describe, trouble_of
 from amble.adapters.postgres.seeds import SEEDS, decode_seeds
 from amble.adapters.postgres.setup import HASHED
 from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
@@ -214,6 +214,8 @@ class PostgresPartitions:
                 raise StoreUnfit(
                     f"{place_of(self._dsn)} holds no frontier ({error}): make one with `amble store init`"
                 ) from None
+            except asyncpg.InvalidAuthorizationSpecificationError as error:
+                raise StoreUnfit(f"{place_of(self._dsn)}: {describe(error)}; {NOT_LET_IN}") from None
             except (
                 OSError,
                 asyncpg.PostgresError,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from amble.adapters.postgres.connection import NO_ADDRESS, SECRETS
+from amble.adapters.postgres.connection import NO_ADDRESS, place_of
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.lines import ORIGIN_COLUMNS, URL_COLUMNS
 from amble.adapters.sql.reports import StoreReports
@@ -56,13 +56,6 @@ def trouble_of(error: BaseException, where: str) -> StoreUnavailable | StoreBrok
             return StoreUnavailable(f"{where}: {str(error) or type(error).__name__}")
         case _:
             return None
-
-
-def place_of(dsn: str) -> str:
-    """An address of a database without its secrets, for messages."""
-    scheme, _, rest = SECRETS.sub(r"\1...", dsn).partition("://")
-    # A password may hold what should have been escaped.
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 class PostgresReports(StoreReports):

@@ -47,6 +47,12 @@ _NO_TURN: Final = ReserveReply(int(ReserveOutcome.NO_SLOT), 0, 0, 0)
 _ENDS: Final = (m.KeepFetched, m.KeepFailed, m.GiveBack, m.Leave)
 
 
+def budget_part(pages_max: int, number: int, servers: int) -> int:
+    """How much of a page budget one of the servers of a fleet may spend."""
+    part, more = divmod(pages_max, servers)
+    return part + (number < more)
+
+
 @dataclass(slots=True)
 class Places:
     """Which server each partition lives on, as far as is known here."""
@@ -357,8 +363,7 @@ class PostgresServers:
     def _share(self, number: int, ask: LeaseAsk) -> LeaseAsk:
         """A server counts the pages of its own partitions only: each has an even part of the budget."""
         assert ask.pages_max is not None
-        part, more = divmod(ask.pages_max, len(self.servers))
-        return replace(ask, pages_max=part + (number < more))
+        return replace(ask, pages_max=budget_part(ask.pages_max, number, len(self.servers)))
 
     async def find_body(self, digest: bytes, partition: int) -> Any:
         """Where the bytes are, by the index of the fleet."""

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict, replace
 
-from amble.adapters.postgres.reports import PostgresReports, place_of
+from amble.adapters.postgres.connection import place_of
+from amble.adapters.postgres.reports import PostgresReports
 from amble.adapters.sql.lines import status_of
 from amble.adapters.sql.reports import SAMPLED_FETCHES, SAMPLED_ORIGINS, StoreReports
 from amble.domain.decision import Reason

@@ -43,7 +43,7 @@ async def init(
                 connection,
                 HASHED,
                 str(partitions).encode(),
-                "another number of partitions, which never changes: leave --partitions out",
+                "another number of partitions, which never changes; `amble partitions` lists them",
             )
             key = path_key or await connection.fetchval("SELECT value FROM meta WHERE name = $1", PATH_KEY)
             await _agree(
