@@ -504,6 +504,7 @@ class ReserveContract:
 
     async def test_a_crawl_delay_counts_from_the_request_that_brought_it(self, rig: Rig) -> None:
         """The robots.txt was asked for under a shorter delay, since nobody knew of the longer one yet."""
+        await rig.take_over()
         await rig.admit(page("/x"))
         asked_at = rig.now
         rules = RobotsState(int(RobotsOutcome.RULES), rules=BodyRef(3, 4, 5), crawl_delay_ms=9 * SECOND)
