@@ -168,6 +168,15 @@ class Campaign:
         """Agents that live."""
         return [member for member in self.rig.fleet.living() if member.name.startswith("agent-")]
 
+    def busy_agent(self) -> Member:
+        """One of the agents that own partitions with something to do, if there are any."""
+        rows = self.rig.rows(
+            "SELECT DISTINCT p.owner FROM partition p JOIN origin o ON o.partition = p.partition WHERE o.queued > 0"
+        )
+        owners = {owner.partition("~")[0] for (owner,) in rows}
+        agents = self.agents()
+        return self.rng.choice([member for member in agents if member.name in owners] or agents)
+
     def parsers(self) -> list[Member]:
         """Parse workers that live."""
         return [member for member in self.rig.fleet.living() if member.name.startswith("parser-")]
@@ -336,7 +345,7 @@ def table(rounds: Sequence[Round]) -> str:
 
 def kill_agent(campaign: Campaign) -> Iterator[Strike | None]:
     """SIGKILL to an agent and its children."""
-    victim = campaign.rng.choice(campaign.agents())
+    victim = campaign.busy_agent()
     victim.kill()
     yield Strike(victims=[victim.name])
     campaign.wires.release(victim.name)
@@ -359,14 +368,14 @@ def _freeze(victim: Member, lasts_s: float) -> Iterator[Strike | None]:
 def freeze_agent(campaign: Campaign) -> Iterator[Strike | None]:
     """SIGSTOP until its lease has ended: others may have claimed its partitions, and wait to begin."""
     lasts_s = campaign.rig.lease_s + campaign.rng.uniform(0.5, 3.0)
-    yield from _freeze(campaign.rng.choice(campaign.agents()), lasts_s)
+    yield from _freeze(campaign.busy_agent(), lasts_s)
 
 
 def freeze_long(campaign: Campaign) -> Iterator[Strike | None]:
     """SIGSTOP until others have begun to crawl its partitions."""
     rig = campaign.rig
     lasts_s = rig.lease_s + rig.total_s + HOLD_MARGIN_S + campaign.rng.uniform(1.5, 3.0)
-    yield from _freeze(campaign.rng.choice(campaign.agents()), lasts_s)
+    yield from _freeze(campaign.busy_agent(), lasts_s)
 
 
 def freeze_parser(campaign: Campaign) -> Iterator[Strike | None]:
@@ -437,10 +446,9 @@ def compaction(campaign: Campaign) -> Iterator[Strike | None]:
 
 def _cut_off(campaign: Campaign) -> list[str]:
     """One agent, or every member."""
-    agents = [member.name for member in campaign.agents()]
     if campaign.rng.random() < 0.3:
-        return agents + [member.name for member in campaign.parsers()]
-    return [campaign.rng.choice(agents)]
+        return [member.name for member in (*campaign.agents(), *campaign.parsers())]
+    return [campaign.busy_agent().name]
 
 
 def network_cut(campaign: Campaign) -> Iterator[Strike | None]:
@@ -478,7 +486,7 @@ def network_slow(campaign: Campaign) -> Iterator[Strike | None]:
 
 def stop_and_join(campaign: Campaign) -> Iterator[Strike | None]:
     """One agent is asked to stop, hands its partitions over and ends; another joins."""
-    victim = campaign.rng.choice(campaign.agents())
+    victim = campaign.busy_agent()
     code = victim.stop()
     assert code in (0, 10), f"{victim.name} ended with {code}: {victim.tail()}"
     campaign.forget(victim)
