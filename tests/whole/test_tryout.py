@@ -60,6 +60,13 @@ def test_a_fleet_crawls_everything_once_and_leaves_no_process_behind(tmp_path: P
     assert coverage.exact, str(coverage)
     assert log.spacing(entries, DELAY_S, tolerance_s=0.002) == []
     assert log.concurrency(entries, 1) == []
+    # The commands that look at it start its server for their own time.
+    documents = tmp_path / "documents.jsonl"
+    assert run(["export", str(folder), "--file", str(documents)]).returncode == 0
+    status = run(["status", str(folder), "--json"])
+    assert json.loads(status.stdout)["documents"] == len(documents.read_bytes().splitlines()) > 0
+    verified = run(["verify", str(folder)])
+    assert verified.returncode == 0, verified.stdout + verified.stderr
     assert members_of(folder) == []
 
 

@@ -20,10 +20,11 @@ from amble.app import folder as crawl_folder
 from amble.app.config import CrawlConfig, scope_of
 from amble.app.findings import ExportResult
 from amble.app.layout import Folder
-from amble.app.reading import frontier_files, open_reports
+from amble.app.reading import frontier_files, open_reports, serving
 from amble.app.verify import Judge, check_captures
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Reason, Rejected
+from amble.domain.errors import ConfigErrors
 from amble.domain.fetched import BodyRef
 from amble.domain.manifest import Link, RobotsRules
 from amble.domain.report import Capture
@@ -83,17 +84,16 @@ def export_jsonl(root: Path, target: Path | None) -> ExportResult:
 
 def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
     """Every problem of a crawl, readable: archive, frontier, and the two against each other."""
-    open_reports(root).close()
-    yield from _archive_problems(root)
-    reader = _open_records(root)
-    try:
-        with _open_check(root) as frontier:
+    with _open_check(root) as frontier:
+        yield from _archive_problems(root)
+        reader = _open_records(root)
+        try:
             yield from frontier.problems()
             # Those of a folder stand in a file beside it, and are in its configuration already.
             seeds = frontier.seeds() if isinstance(frontier, HasSeeds) else config.seeds
             yield from check_captures(frontier, reader.read, _judge_of(replace(config, seeds=seeds)))
-    finally:
-        reader.close()
+        finally:
+            reader.close()
 
 
 def _open_records(root: Path) -> SegmentReader | ObjectReader:
@@ -124,8 +124,16 @@ def _open_check(root: Path) -> SqliteCheck | FilesCheck | PostgresCheck:
         paths = frontier_files(root)
         return SqliteCheck(paths[0]) if len(paths) == 1 else FilesCheck(paths)
     from amble.adapters.postgres.check import PostgresCheck
+    from amble.adapters.postgres.placement import servers_of
 
-    return PostgresCheck(url)
+    if len(servers_of(url)) > 1:
+        raise ConfigErrors(
+            [
+                "verify: a fleet over several databases is checked one by one, its links from one to another are not: "
+                "set AMBLE_STORE_URL to each of them in turn"
+            ]
+        )
+    return serving(root, url, PostgresCheck)
 
 
 def _judge_of(config: CrawlConfig) -> Judge:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from amble.app import folder as crawl_folder
 from amble.app.folder import FRONTIER_NAME
@@ -15,7 +15,16 @@ from amble.app.layout import Folder
 from amble.domain.errors import CrawlFolderUnusable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amble.adapters.postgres.reports import PostgresReports
     from amble.adapters.sql.reports import StoreReports
+
+    R = TypeVar("R", bound=PostgresReports)
+
+# Where `amble fleet` keeps the database server of a folder, and what its database is called.
+OWN_SERVER = "postgres"
+OWN_DATABASE = "crawl"
 
 
 def open_reports(root: Path) -> StoreReports:
@@ -30,8 +39,33 @@ def open_reports(root: Path) -> StoreReports:
         from amble.adapters.postgres.servers_reports import ServersReports
 
         dsns = servers_of(url)
-        return PostgresReports(url) if len(dsns) == 1 else ServersReports(dsns)
+        return serving(root, url, PostgresReports) if len(dsns) == 1 else ServersReports(dsns)
     return open_files(root)
+
+
+def serving(root: Path, url: str, opened: Callable[[str], R]) -> R:
+    """`opened(url)`; where the server is the folder's own (`amble fleet`) and has ended with it, it runs again meanwhile.
+
+    Raises StoreUnavailable, StoreBroken.
+    """
+    from amble.domain.errors import StoreUnavailable
+
+    try:
+        return opened(url)
+    except StoreUnavailable:
+        own = root / OWN_SERVER
+        if not (own / "data" / "PG_VERSION").is_file():
+            raise
+    from amble.adapters.postgres.embedded import EmbeddedPostgres
+
+    server = EmbeddedPostgres.start(own)
+    try:
+        reports = opened(server.dsn(OWN_DATABASE))
+    except BaseException:
+        server.close()
+        raise
+    reports.after_close = server.close
+    return reports
 
 
 def open_files(root: Path) -> StoreReports:

@@ -24,10 +24,10 @@ from amble.app import fleet
 from amble.app import folder as crawl_folder
 from amble.app.config import Given
 from amble.app.folder import CONFIG_NAME, FRONTIER_NAME, Plan, Wishes
+from amble.app.reading import OWN_DATABASE, OWN_SERVER
 from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
 from amble.domain.report import Status
 
-DATABASE = "crawl"
 PARTITIONS_PER_AGENT = 8
 LOOK_EVERY_S = 5.0
 _POLL_S = 0.1
@@ -81,7 +81,7 @@ class TryOut:
         # For a server of somebody else; it would win over the password file of this one, here and in every member.
         os.environ.pop("PGPASSWORD", None)
         with ExitStack() as held:
-            server = EmbeddedPostgres.start(self.plan.folder / "postgres", settings=_SERVER)
+            server = EmbeddedPostgres.start(self.plan.folder / OWN_SERVER, settings=_SERVER)
             held.callback(server.close)
             plan = self._with_places(server)
             dsn = plan.config.fleet.store_url
@@ -100,13 +100,13 @@ class TryOut:
     def _with_places(self, server: EmbeddedPostgres) -> Plan:
         """The plan with database and archive in it, kept in the folder for the other commands."""
         folder = self.plan.folder.absolute()
-        secret = folder / "postgres" / "pgpass"
+        secret = folder / OWN_SERVER / "pgpass"
         descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{server.host}:{server.port}:*:{SUPERUSER}:{server.password}\n")
-        if DATABASE not in server.execute("SELECT datname FROM pg_database").split():
-            server.create_database(DATABASE)
-        dsn = f"postgresql://{SUPERUSER}@{server.host}:{server.port}/{DATABASE}?passfile={secret}"
+        if OWN_DATABASE not in server.execute("SELECT datname FROM pg_database").split():
+            server.create_database(OWN_DATABASE)
+        dsn = f"postgresql://{SUPERUSER}@{server.host}:{server.port}/{OWN_DATABASE}?passfile={secret}"
         places = {
             "store.url": Given(dsn, "amble fleet"),
             "archive.url": Given(f"file://{folder / 'archive'}", "amble fleet"),
@@ -195,4 +195,4 @@ def prepared(wishes: Wishes, size: FleetSize) -> Plan:
             f"{plan.folder} holds a crawl of one process; name another folder with --out, or move it with `amble migrate`"
         )
     crawl_folder.keep(plan)
-    return replace(plan, resumes=(plan.folder / "postgres").exists())
+    return replace(plan, resumes=(plan.folder / OWN_SERVER).exists())

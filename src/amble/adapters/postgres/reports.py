@@ -73,6 +73,8 @@ class PostgresReports(StoreReports):
         self._loop = asyncio.new_event_loop()
         # `status` of a running agent is asked from worker threads, one after the other.
         self._turn = threading.RLock()
+        #: Called once the connection has ended.
+        self.after_close: Callable[[], object] = lambda: None
         self._nested = False
         try:
             with self._translated():
@@ -115,6 +117,7 @@ class PostgresReports(StoreReports):
             self._connection.terminate()
         finally:
             self._loop.close()
+            self.after_close()
 
     def forwarded(self) -> tuple[int, int]:
         """Candidates that wait in the inboxes, and in the outboxes, of this database."""
