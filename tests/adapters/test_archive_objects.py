@@ -454,6 +454,16 @@ async def test_a_refusal_is_not_tried_again(opened: Open, s3: S3Server) -> None:
     assert s3.count("PUT", "segments/") == 1
 
 
+async def test_what_no_waiting_mends_is_told_apart_from_trouble(opened: Open, s3: S3Server) -> None:
+    archive = opened()
+    assert await archive.refusal() is None
+    s3.fail("error", method="PUT", status=403, code="AccessDenied", count=1)
+    assert "s3:PutObject" in (await archive.refusal() or "")
+    s3.heal()
+    s3.fail("error", method="PUT", status=503, code="SlowDown", count=-1)
+    assert await archive.refusal() is None
+
+
 async def test_a_store_that_ignores_conditions_does_not_probe_well(opened: Open, s3: S3Server) -> None:
     archive = opened()
     s3.fail("overwrite", count=-1)

@@ -48,7 +48,7 @@ from amble.app.progress import CrawlResult, Progress
 from amble.app.shards import Shards
 from amble.app.wiring import Line, Rules, Tools, wire_line
 from amble.domain.decision import Reason
-from amble.domain.errors import ConfigErrors
+from amble.domain.errors import ArchiveUnavailable, ConfigErrors
 from amble.domain.policy import ScopeKind
 from amble.formats.extraction import ExtractionSettings
 from amble.ports import Clock, Frontier, Roster
@@ -187,6 +187,10 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
         stack.callback(filters.close)
     archive = open_archive_url(own.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
+    refused = await archive.refusal()
+    if refused is not None:
+        # Before any partition is claimed: others can do its work.
+        raise ArchiveUnavailable(refused)
     look = FleetLook(servers_of(own.fleet.store_url), config.wait_max_s, config.policy.budget.pages_max)
     stack.push_async_callback(look.close)
     pool = await SandboxPool.open(

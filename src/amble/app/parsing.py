@@ -20,7 +20,7 @@ from amble.app.build import warcinfo
 from amble.app.config import CrawlConfig, Given, from_assignments
 from amble.app.parselines import HOLD_S, ParseCount, ParseLines, Patient
 from amble.domain.decision import Reason
-from amble.domain.errors import ConfigErrors, StoreUnavailable
+from amble.domain.errors import ArchiveUnavailable, ConfigErrors, StoreUnavailable
 from amble.domain.frontier import AdoptAsk, Applied, ParseStrike, RecordParsed, Resumable
 from amble.formats.extraction import ExtractionSettings
 from amble.stages.health import Health
@@ -142,6 +142,9 @@ async def _open(config: CrawlConfig, wishes: ParseWishes, stack: contextlib.Asyn
     # As those of agents say it: segments that say the same are joined by compaction.
     archive = open_archive_url(config.fleet.archive_url, clock, entropy, info=warcinfo(config))
     stack.push_async_callback(archive.close)
+    refused = await archive.refusal()
+    if refused is not None:
+        raise ArchiveUnavailable(refused)
     store = await _open_store(config)
     stack.push_async_callback(_close_store, store)
     store.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)

@@ -318,6 +318,14 @@ class ObjectArchive:
         self._conditional = True
         return None
 
+    async def refusal(self) -> str | None:
+        """Why appends will not work however long one waits (no such bucket, no right to write); None: not known of."""
+        try:
+            await self._bucket.replace(names.PROBE, b"")
+        except ObjectTrouble as error:
+            return str(error) if error.refused else None
+        return None
+
     async def close(self) -> None:
         """Put what has gathered and wait for all puts. A second call does nothing."""
         if self._closed:
