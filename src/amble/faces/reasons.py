@@ -91,7 +91,8 @@ REASONS: dict[Reason, Explanation] = {
     Reason.ARCHIVE_UNAVAILABLE: Explanation("The archive cannot be written now; amble waits for it."),
     Reason.STORE_UNAVAILABLE: Explanation("The frontier cannot be written now; amble waits for it."),
     Reason.SERVER_AWAY: Explanation(
-        "The server where the partition lives does not answer; the other partitions go on.", "amble partitions"
+        "The server where the partition lives does not answer; the other partitions go on.",
+        "amble partitions",
     ),
     Reason.DIGESTS_UNAVAILABLE: Explanation(
         "The index of stored bodies does not answer; pages wait for it rather than being stored twice."

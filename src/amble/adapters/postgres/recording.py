@@ -99,11 +99,7 @@ def _log(
     books.count(partition, tally.BODY_BYTES, fetched.body_bytes)
     if fetched.not_modified:
         books.count(partition, tally.NOT_MODIFIED)
-    elif (
-        fetched.digest is not None
-        and fetched.body_ref is not None
-        and not books.settings.digests_elsewhere
-    ):
+    elif fetched.digest is not None and fetched.body_ref is not None and not books.settings.digests_elsewhere:
         books.add_body(fetched.digest, fetched.body_ref.pack(), fetched.body_bytes)
 
 
