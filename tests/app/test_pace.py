@@ -40,3 +40,15 @@ def test_a_burst_after_a_stall_is_not_thinned_by_the_stall() -> None:
         pace.note(now_s, pages)
     assert pace.per_s(62.0) > 15.0
     assert pace.per_s(65.0) == pytest.approx(20.0)
+
+
+def test_partitions_that_come_and_go_are_no_pages_fetched_or_lost() -> None:
+    pace = Pace()
+    for step in range(10):
+        pace.note(step * 0.5, 1_000 + step * 5, of=(0, 1))
+    pace.note(5.0, 300, of=(0,))
+    assert pace.per_s(5.0) == 0.0
+    pace.note(6.0, 310, of=(0,))
+    assert pace.per_s(6.0) == pytest.approx(10.0)
+    pace.note(6.5, 5_000, of=(0, 2))
+    assert pace.per_s(6.5) == 0.0

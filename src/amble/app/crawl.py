@@ -489,7 +489,9 @@ class Crawl:
     def _count(self, reply: LeaseReply) -> None:
         if self._pages_before is None:
             self._pages_before = reply.pages
-        self._pace.note(self.parts.clock.monotonic_s(), reply.pages)
+        self._pace.note(
+            self.parts.clock.monotonic_s(), reply.pages, tuple(sorted(self.parts.fence.partitions))
+        )
 
     def _rate(self) -> float:
         return self._pace.per_s(self.parts.clock.monotonic_s())

@@ -15,9 +15,16 @@ class Pace:
 
     _noted: deque[tuple[float, int]] = field(default_factory=deque)
     _last: int = 0
+    _of: tuple[int, ...] = ()
 
-    def note(self, now_s: float, pages: int) -> None:
-        """`pages` have been fetched by now. May be called at any rate; one note each STEP_S is kept."""
+    def note(self, now_s: float, pages: int, of: tuple[int, ...] = ()) -> None:
+        """`pages` have been fetched by now in the partitions `of`. May be called at any rate; one note each STEP_S is kept.
+
+        Pages of a partition that was taken or given away were not fetched just now, so the count begins anew.
+        """
+        if of != self._of or pages < self._last:
+            self._of = of
+            self._noted.clear()
         self._last = pages
         if self._noted and now_s - self._noted[-1][0] < STEP_S:
             return

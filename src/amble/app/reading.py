@@ -50,10 +50,13 @@ def serving(root: Path, url: str, opened: Callable[[str], R]) -> R:
     """
     from amble.domain.errors import StoreUnavailable
 
+    own = root / OWN_SERVER
+    if own.is_dir():
+        # The password of this server stands in a file beside it; one meant for another server would win over that.
+        os.environ.pop("PGPASSWORD", None)
     try:
         return opened(url)
     except StoreUnavailable:
-        own = root / OWN_SERVER
         if not (own / "data" / "PG_VERSION").is_file():
             raise
     from amble.adapters.postgres.embedded import EmbeddedPostgres
