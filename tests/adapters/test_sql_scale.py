@@ -14,7 +14,7 @@ from amble.adapters.sql.statements import load
 from tests.support.full_frontier import fill
 
 ORIGINS, PAGES = 300, 4
-STATUS_STATEMENTS = ("tallies", "owner", "last_origin", "waiting", "next_wake")
+STATUS_STATEMENTS = ("tallies", "owner", "first_origin", "last_origin", "waiting", "next_wake")
 
 
 @pytest.fixture(scope="module")

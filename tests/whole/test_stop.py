@@ -116,7 +116,7 @@ def test_a_terminal_that_goes_away_stops_the_crawl_cleanly(tmp_path: Path) -> No
     ours, theirs = os.openpty()
     with small(tmp_path) as web:
         process = subprocess.Popen(
-            [sys.executable, "-m", "amble.faces.cli", *arguments(web, out, "--delay", "0.3")],
+            [sys.executable, "-m", "amble.faces.cli", *arguments(web, out, "--delay", "2")],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
