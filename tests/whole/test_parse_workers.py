@@ -196,6 +196,7 @@ def test_what_a_killed_worker_held_is_parsed_by_the_next(fleet: Fleet, start: St
     first.kill_tree()
     # Longer than the hold: a worker that is told to end by itself waits for what is held by others no longer than so.
     second = start()
+    until(lambda: "parsing for" in second.text())
     until(lambda: asyncio.run(fleet.count(UrlState.FETCHED)) == 0)
     second.send(signal.SIGTERM)
     began = time.monotonic()

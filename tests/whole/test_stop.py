@@ -116,11 +116,13 @@ def test_a_terminal_that_goes_away_stops_the_crawl_cleanly(tmp_path: Path) -> No
     ours, theirs = os.openpty()
     with small(tmp_path) as web:
         process = subprocess.Popen(
-            [sys.executable, "-m", "amble.faces.cli", *arguments(web, out, "--delay", "2")],
+            [sys.executable, "-m", "amble.faces.cli", *arguments(web, out, "--delay", "0.3")],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
+            # Tests that were started with nohup would hand down that a hang-up is to be ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         os.close(theirs)
         try:
