@@ -25,9 +25,8 @@ from amble.adapters.postgres.statements import ORIGIN, URL, WORK
 from amble.adapters.sql.identity import SLOT_BITS, Slots
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.tally import PUBLICATIONS, QUEUED, STATES
-from amble.domain.attempt import LeaseKey, OriginFacts, RobotsState
+from amble.domain.attempt import LeaseKey, OriginFacts
 from amble.domain.errors import OperationRefused, StoreBroken
-from amble.domain.fetched import BodyRef
 
 # The queue class of a robots.txt that is only refetched when a page of its origin wants it.
 REFETCH_CLASS: Final = 8
@@ -171,30 +170,15 @@ class Books:
 
     def active_max(self, origin: Origin) -> int:
         """How many requests may be active at the origin."""
-        return self.settings.default_active_max if origin.active_max is None else origin.active_max
+        return origin.active_limit(self.settings)
 
     def spacing_ms(self, origin: Origin) -> int:
         """The origin's own setting, or the default."""
-        return self.settings.default_spacing_ms if origin.spacing_ms is None else origin.spacing_ms
+        return origin.spacing(self.settings)
 
     def facts(self, origin: Origin) -> OriginFacts:
         """What the gate needs to know of the origin."""
-        rules = BodyRef.unpack(origin.robots_rules) if origin.robots_rules else None
-        robots = RobotsState(
-            origin.robots_outcome,
-            origin.robots_version,
-            origin.robots_fetched_at,
-            origin.robots_expires_at,
-            rules,
-            origin.robots_delay_ms,
-        )
-        return OriginFacts(
-            self.active_max(origin),
-            self.spacing_ms(origin),
-            origin.last_fetch_ms,
-            origin.backoff_level,
-            robots,
-        )
+        return origin.facts(self.settings)
 
     # ---- changes
 
@@ -218,12 +202,7 @@ class Books:
         An origin that is due already keeps its place in the row of those that wait.
         """
         self._changed_origins[origin.id] = origin
-        if origin.paused or not origin.queued or max(origin.leased, origin.active) >= self.active_max(origin):
-            origin.wake_at = None
-        elif origin.ready_at > self.now:
-            origin.wake_at = origin.ready_at
-        elif origin.wake_at is None or origin.wake_at > self.now:
-            origin.wake_at = self.now
+        origin.look_again(self.now, self.settings)
 
     def postpone(self, origin: Origin, wake_at: int | None) -> None:
         """A turn found nothing to do: look again at `wake_at`, or when something changes."""

@@ -67,6 +67,43 @@ class Origin(Struct, gc=False):
         self.robots_rules = state.rules.pack() if state.rules else None
         self.robots_delay_ms = state.crawl_delay_ms
 
+    def active_limit(self, settings: StoreSettings) -> int:
+        """How many requests may be active: the origin's own setting, or the default."""
+        return settings.default_active_max if self.active_max is None else self.active_max
+
+    def spacing(self, settings: StoreSettings) -> int:
+        """Milliseconds between two starts: the origin's own setting, or the default."""
+        return settings.default_spacing_ms if self.spacing_ms is None else self.spacing_ms
+
+    def look_again(self, now: int, settings: StoreSettings) -> None:
+        """Set when the origin may be leased again, after its facts have changed. One that is due keeps its place."""
+        busy = max(self.leased, self.active) >= self.active_limit(settings)
+        if self.paused or not self.queued or busy:
+            self.wake_at = None
+        elif self.ready_at > now:
+            self.wake_at = self.ready_at
+        elif self.wake_at is None or self.wake_at > now:
+            self.wake_at = now
+
+    def facts(self, settings: StoreSettings) -> OriginFacts:
+        """What the gate needs to know of the origin."""
+        rules = BodyRef.unpack(self.robots_rules) if self.robots_rules else None
+        robots = RobotsState(
+            self.robots_outcome,
+            self.robots_version,
+            self.robots_fetched_at,
+            self.robots_expires_at,
+            rules,
+            self.robots_delay_ms,
+        )
+        return OriginFacts(
+            self.active_limit(settings),
+            self.spacing(settings),
+            self.last_fetch_ms,
+            self.backoff_level,
+            robots,
+        )
+
 
 class OriginLedger:
     """Origins by id and by key, with the rows that are to be written."""
@@ -118,11 +155,11 @@ class OriginLedger:
 
     def active_max(self, origin: Origin) -> int:
         """How many requests may be active at the origin."""
-        return self._settings.default_active_max if origin.active_max is None else origin.active_max
+        return origin.active_limit(self._settings)
 
     def spacing_ms(self, origin: Origin) -> int:
         """The origin's own setting, or the default."""
-        return self._settings.default_spacing_ms if origin.spacing_ms is None else origin.spacing_ms
+        return origin.spacing(self._settings)
 
     def changed(self, origin: Origin) -> None:
         """The row is to be written; when it may be leased again follows from its new facts.
@@ -130,12 +167,7 @@ class OriginLedger:
         An origin that is due already keeps its place in the row of those that wait.
         """
         self._changed[origin.id] = origin
-        if origin.paused or not origin.queued or max(origin.leased, origin.active) >= self.active_max(origin):
-            origin.wake_at = None
-        elif origin.ready_at > self.now:
-            origin.wake_at = origin.ready_at
-        elif origin.wake_at is None or origin.wake_at > self.now:
-            origin.wake_at = self.now
+        origin.look_again(self.now, self._settings)
 
     def postpone(self, origin: Origin, wake_at: int | None) -> None:
         """A turn found nothing to do: look again at `wake_at`, or when something changes."""
@@ -144,22 +176,7 @@ class OriginLedger:
 
     def facts(self, origin: Origin) -> OriginFacts:
         """What the gate needs to know of the origin."""
-        rules = BodyRef.unpack(origin.robots_rules) if origin.robots_rules else None
-        robots = RobotsState(
-            origin.robots_outcome,
-            origin.robots_version,
-            origin.robots_fetched_at,
-            origin.robots_expires_at,
-            rules,
-            origin.robots_delay_ms,
-        )
-        return OriginFacts(
-            self.active_max(origin),
-            self.spacing_ms(origin),
-            origin.last_fetch_ms,
-            origin.backoff_level,
-            robots,
-        )
+        return origin.facts(self._settings)
 
     def flush(self) -> None:
         """Write the changed rows into the open transaction, in the order of their ids."""
