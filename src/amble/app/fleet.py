@@ -17,8 +17,9 @@ from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.servers_partitions import ServersPartitions
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.system import SystemClock
+from amble.app import folder as crawl_folder
 from amble.app.build import store_settings
-from amble.app.config import CrawlConfig, Given, from_assignments, scope_of
+from amble.app.config import CrawlConfig, Given, scope_of
 from amble.app.shards import Shards
 from amble.app.wiring import LINKS
 from amble.domain.errors import ConfigErrors, StoreUnavailable
@@ -41,18 +42,9 @@ class FleetWishes:
 
 def configure(wishes: FleetWishes, env: Mapping[str, str]) -> CrawlConfig:
     """The configuration of a command about a fleet. Raises ConfigErrors with every mistake."""
-    problems: list[str] = []
-    text = ""
-    if wishes.config_file is not None:
-        try:
-            text = wishes.config_file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigErrors([f"--config {wishes.config_file}: it cannot be read ({error})"]) from error
-    given = {**from_assignments(wishes.assignments, "--set", problems), **wishes.flags}
-    if problems:
-        raise ConfigErrors(problems)
-    name = wishes.config_file.name if wishes.config_file else "amble.toml"
-    config = CrawlConfig.parse(text, env=env, given=given, seeds=wishes.seeds, source=name)
+    config = crawl_folder.settings_in(
+        wishes.config_file, wishes.assignments, wishes.flags, env, seeds=wishes.seeds
+    )
     if not config.fleet.store_url:
         raise ConfigErrors(
             [

@@ -271,6 +271,30 @@ def settings_of(folder: Path | None, env: Mapping[str, str]) -> tuple[dict[str, 
     return values, config
 
 
+def settings_in(
+    file: Path | None,
+    assignments: Sequence[str],
+    flags: Mapping[str, Given],
+    env: Mapping[str, str],
+    *,
+    seeds: Sequence[str] = (),
+) -> CrawlConfig:
+    """The configuration of a command that has a file of settings and no folder. Raises ConfigErrors with every mistake."""
+    problems: list[str] = []
+    text = ""
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigErrors([f"--config {file}: it cannot be read ({error})"]) from error
+    given = {**from_assignments(assignments, "--set", problems), **flags}
+    if problems:
+        raise ConfigErrors(problems)
+    return CrawlConfig.parse(
+        text, env=env, given=given, seeds=seeds, source=file.name if file else CONFIG_NAME
+    )
+
+
 def running_trouble(folder: Path) -> str | None:
     """What is broken around the process that crawls in a folder, and what it waits for; None when all is well."""
     pid = running_pid(folder)

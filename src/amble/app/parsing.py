@@ -16,8 +16,9 @@ from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.sandbox.pool import SandboxPool
 from amble.adapters.system import EventLog, SystemClock, SystemEntropy
+from amble.app import folder as crawl_folder
 from amble.app.build import warcinfo
-from amble.app.config import CrawlConfig, Given, from_assignments
+from amble.app.config import CrawlConfig, Given
 from amble.app.parselines import HOLD_S, ParseCount, ParseLines, Patient
 from amble.domain.decision import Reason
 from amble.domain.errors import ArchiveUnavailable, ConfigErrors, StoreUnavailable
@@ -49,17 +50,7 @@ class ParseWishes:
 def configure(wishes: ParseWishes, env: Mapping[str, str]) -> CrawlConfig:
     """The configuration of a parse worker. Raises ConfigErrors with every mistake."""
     problems: list[str] = []
-    text = ""
-    if wishes.config_file is not None:
-        try:
-            text = wishes.config_file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigErrors([f"--config {wishes.config_file}: it cannot be read ({error})"]) from error
-    given = {**from_assignments(wishes.assignments, "--set", problems), **(wishes.flags or {})}
-    if problems:
-        raise ConfigErrors(problems)
-    name = wishes.config_file.name if wishes.config_file else "amble.toml"
-    config = CrawlConfig.parse(text, env=env, given=given, source=name)
+    config = crawl_folder.settings_in(wishes.config_file, wishes.assignments, wishes.flags or {}, env)
     if not config.fleet.store_url:
         problems.append(
             "store.url: a parse worker needs the database of a fleet; give --store postgresql://user@host/name "

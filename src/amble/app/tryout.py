@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from amble.adapters.postgres.embedded import SUPERUSER, EmbeddedPostgres
 from amble.adapters.postgres.reports import PostgresReports
@@ -195,4 +195,4 @@ def prepared(wishes: Wishes, size: FleetSize) -> Plan:
             f"{plan.folder} holds a crawl of one process; name another folder with --out, or move it with `amble migrate`"
         )
     crawl_folder.keep(plan)
-    return replace(plan, resumes=(plan.folder / OWN_SERVER).exists())
+    return plan
