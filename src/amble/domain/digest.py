@@ -1,9 +1,18 @@
-"""How alike two documents are, by the fingerprint of their text."""
+"""How alike two documents are, by the fingerprint of their text, and the keys under which an index finds the alike.
+
+The keys rest on the pigeonhole principle (Manku, Jain, Das Sarma: Detecting Near-Duplicates for Web Crawling, WWW 2007):
+three bits that differ leave one of four blocks untouched, so whoever shares no block with a fingerprint is not near it.
+"""
 
 from __future__ import annotations
 
-# Fingerprints of near-duplicates differ in at most this many of 64 bits.
+# Fingerprints of near-duplicates differ in at most this many of 64 bits. The keys below rest on it.
 NEAR_DUPLICATE_BITS_MAX = 3
+
+_BLOCKS = 4
+_BLOCK_BITS = 16
+_PART_BITS = 12
+_REST_BITS = 64 - _BLOCK_BITS
 
 
 def distance(one: int, other: int) -> int:
@@ -14,3 +23,34 @@ def distance(one: int, other: int) -> int:
 def near_duplicates(one: int, other: int, bits_max: int = NEAR_DUPLICATE_BITS_MAX) -> bool:
     """Whether two fingerprints belong to nearly the same text. A text too short for a fingerprint (0) has no twin."""
     return one != 0 and other != 0 and distance(one, other) <= bits_max
+
+
+def coarse_keys(fingerprint: int) -> tuple[int, int, int, int]:
+    """Four keys of 18 bits: one of them is shared with every near-duplicate.
+
+    Among n unrelated fingerprints each key meets n / 65,536: few rows to write, many to compare once there are tens of
+    millions.
+    """
+    return (
+        fingerprint & 0xFFFF,
+        0x1_0000 | (fingerprint >> 16 & 0xFFFF),
+        0x2_0000 | (fingerprint >> 32 & 0xFFFF),
+        0x3_0000 | (fingerprint >> 48 & 0xFFFF),
+    )
+
+
+def fine_keys(fingerprint: int) -> list[int]:
+    """Sixteen keys of 32 bits: one of them is shared with every near-duplicate.
+
+    A block of 16 bits, and of the 48 bits that are left one of four parts of 12: among n unrelated fingerprints each
+    key meets n / 2^28, 56 of 15 billion.
+    """
+    keys = []
+    for block in range(_BLOCKS):
+        shift = block * _BLOCK_BITS
+        value = fingerprint >> shift & 0xFFFF
+        rest = (fingerprint >> shift + _BLOCK_BITS) << shift | (fingerprint & (1 << shift) - 1)
+        for part in range(_REST_BITS // _PART_BITS):
+            chunk = rest >> part * _PART_BITS & 0xFFF
+            keys.append((block << 2 | part) << 28 | value << _PART_BITS | chunk)
+    return keys

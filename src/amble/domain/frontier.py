@@ -244,7 +244,8 @@ class Complete(Struct, frozen=True, array_like=True):
 
     `publish`: hand the document to sinks (index allowed, canonical, has text). `revisit_ms`: due again that much
     later as priority class `revisit_priority` (None: not revisited). `robots`: for a robots URL, the new decision of
-    its origin; it expires `robots_ttl_ms` from now.
+    its origin; it expires `robots_ttl_ms` from now. `near`: all the same not published, withheld as near_duplicate, when
+    a document that was published before has a fingerprint in at most `digest.NEAR_DUPLICATE_BITS_MAX` other bits.
     """
 
     key: LeaseKey
@@ -258,6 +259,7 @@ class Complete(Struct, frozen=True, array_like=True):
     robots: RobotsState | None = None
     robots_ttl_ms: int = 0
     withheld: str = ""  # why not published, when publish is False
+    near: bool = False
 
 
 class ParseStrike(Struct, frozen=True, array_like=True):
