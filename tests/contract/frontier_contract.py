@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,9 @@ FORWARDED = int(Verdict.FORWARDED)
 # Partitions that live elsewhere, whatever store is under test.
 AWAY, FAR = 901, 902
 FETCHED, PARSED = UrlState.FETCHED, UrlState.PARSED
+# Two texts far from each other, and as many bits to change as are named, no two in one block of 16.
+TEXT, OTHER_TEXT = 0xF123_4567_89AB_CDEF, 0x0EDC_BA98_7654_3210
+FLIPS = (0, 1 << 63, 1 << 63 | 1 << 40, 1 << 63 | 1 << 40 | 1)
 
 
 class AdmissionContract:
@@ -880,6 +885,191 @@ class ResultContract:
         rig.now += HOUR
         await rig.carry(await rig.lease_one())
         assert rig.rows("SELECT crawl_generation FROM publication ORDER BY seq") == [(1,), (2,)]
+
+
+class NearDuplicateContract:
+    """Complete.near: the first document published keeps its place, later ones that nearly repeat its text are withheld."""
+
+    async def begin(self, rig: Rig) -> None:
+        """Both origins may be fetched from; their first pages have too little text for a fingerprint."""
+        await rig.take_over()
+        await rig.ready(page("/", A), page("/", B))
+        for lease in (await rig.lease()).leases:
+            await rig.carry(lease, near=True)
+
+    async def found(self, rig: Rig, url: str, fingerprint: int, **facts: Any) -> Lease:
+        """A page is found and carried to COMPLETE, to be published unless `facts` say otherwise."""
+        origin, path = url[: len(A)], url[len(A) :]
+        await rig.admit(page(path, origin))
+        lease = await self.again(rig, fingerprint, **facts)
+        assert lease.url == url
+        return lease
+
+    async def again(self, rig: Rig, fingerprint: int, **facts: Any) -> Lease:
+        """The page that is due is carried to COMPLETE."""
+        rig.now += DELAY
+        return await rig.carry(await rig.lease_one(), fingerprint=fingerprint, **{"near": True, **facts})
+
+    def published(self, rig: Rig) -> list[str]:
+        rows = rig.rows(
+            "SELECT o.key, u.path FROM publication p JOIN url u ON u.id = p.url_id JOIN origin o ON o.id = u.id >> 36"
+        )
+        return sorted(origin + path for origin, path in rows if path != "/")
+
+    @pytest.mark.parametrize("twin", [A + "/twin", B + "/twin"], ids=["same origin", "another origin"])
+    @pytest.mark.parametrize("bits", [0, 1, 2, 3])
+    async def test_the_first_of_near_duplicates_is_published(self, rig: Rig, twin: str, bits: int) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        late = await self.found(rig, twin, TEXT ^ FLIPS[bits])
+        assert self.published(rig) == [A + "/first"]
+        assert rig.state(late.key.url_id) is UrlState.COMPLETE
+        assert rig.rows("SELECT value FROM tally WHERE name = 'withheld.near_duplicate'") == [(1,)]
+
+    async def test_what_is_withheld_names_its_twin(self, rig: Rig) -> None:
+        await self.begin(rig)
+        first = await self.found(rig, A + "/first", TEXT)
+        late = await self.found(rig, B + "/twin", TEXT ^ FLIPS[2])
+        reason, detail = rig.row(late.key.url_id, "reason", "detail")
+        assert reason == "near_duplicate"
+        assert detail == f"nearly the same text as {A}/first"
+        assert rig.row(first.key.url_id, "reason") is None
+
+    @pytest.mark.parametrize("flip", [0x0001_0001_0001_0001, 0b1111, 0xF000 << 48, (1 << 64) - 1])
+    async def test_four_bits_are_another_text(self, rig: Rig, flip: int) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        await self.found(rig, A + "/other", TEXT ^ flip)
+        assert self.published(rig) == [A + "/first", A + "/other"]
+
+    async def test_texts_too_short_for_a_fingerprint_have_no_twins(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/short", 0)
+        await self.found(rig, A + "/few-bits", 0b101)
+        await self.found(rig, A + "/brief", 0)
+        assert self.published(rig) == [A + "/brief", A + "/few-bits", A + "/short"]
+
+    async def test_who_does_not_ask_publishes_whatever_there_is(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        await self.found(rig, A + "/second", TEXT, near=False)
+        assert self.published(rig) == [A + "/first", A + "/second"]
+        assert not rig.rows("SELECT value FROM tally WHERE name = 'withheld.near_duplicate'")
+
+    async def test_what_is_not_published_withholds_nothing(self, rig: Rig) -> None:
+        await self.begin(rig)
+        hidden = await self.found(rig, A + "/hidden", TEXT, publish=False, withheld="noindex")
+        await self.found(rig, A + "/shown", TEXT)
+        assert self.published(rig) == [A + "/shown"]
+        assert rig.row(hidden.key.url_id, "reason") == "noindex"
+
+    async def test_what_is_withheld_withholds_nothing(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        await self.found(rig, A + "/near", TEXT ^ 0b111)
+        await self.found(rig, A + "/far", TEXT ^ 0b11_1111)
+        assert self.published(rig) == [A + "/far", A + "/first"]
+
+    async def test_another_reason_to_withhold_comes_first(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        late = await self.found(rig, A + "/copy", TEXT, publish=False, withheld="canonical_elsewhere")
+        assert rig.row(late.key.url_id, "reason", "detail") == ("canonical_elsewhere", None)
+
+    async def test_the_links_of_what_is_withheld_are_followed(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        late = await self.found(rig, A + "/copy", TEXT, links=3)
+        manifest = ManifestKey(late.key.url_id, late.key.attempt, 1)
+        report = await rig.admit(page("/found", B), cursor=CursorAdvance(manifest, 0, 3))
+        assert (report.applied, list(report.verdicts)) == (Applied.APPLIED, [ADMITTED])
+
+    async def test_a_repeated_call_does_not_withhold_what_it_published(self, rig: Rig) -> None:
+        await self.begin(rig)
+        first = await self.found(rig, A + "/first", TEXT)
+        assert await rig.complete(first, fingerprint=TEXT, near=True) == Applied.STALE
+        assert self.published(rig) == [A + "/first"]
+        assert rig.row(first.key.url_id, "reason") is None
+
+    async def test_twins_completed_together_publish_one(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await rig.admit(page("/one", A), page("/two", B))
+        rig.now += DELAY
+        leases = (await rig.lease()).leases
+        for lease in leases:
+            await rig.start(lease)
+            await rig.fetched(lease)
+            await rig.parsed(lease)
+        await asyncio.gather(*(rig.complete(lease, fingerprint=TEXT, near=True) for lease in leases))
+        assert len(self.published(rig)) == 1
+        assert sorted(str(rig.row(lease.key.url_id, "reason")) for lease in leases) == [
+            "None",
+            "near_duplicate",
+        ]
+
+    @pytest.mark.parametrize("bits", [0, 2])
+    async def test_a_url_is_never_its_own_twin(self, rig: Rig, bits: int) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT, revisit_ms=HOUR)
+        rig.now += HOUR
+        await self.again(rig, TEXT ^ FLIPS[bits])
+        assert self.published(rig) == [A + "/first"] * 2
+        await self.found(rig, A + "/copy", TEXT ^ FLIPS[bits])
+        assert self.published(rig) == [A + "/first"] * 2
+
+    async def test_a_changed_text_frees_the_one_before(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT, revisit_ms=HOUR)
+        rig.now += HOUR
+        await self.again(rig, OTHER_TEXT)
+        await self.found(rig, A + "/second", TEXT)
+        await self.found(rig, A + "/third", OTHER_TEXT)
+        assert self.published(rig) == [A + "/first", A + "/first", A + "/second"]
+
+    @pytest.mark.parametrize(
+        "end",
+        [
+            {"fingerprint": TEXT, "publish": False, "withheld": "noindex"},
+            {"fingerprint": 0},
+            {"fingerprint": 0, "publish": False, "withheld": "status_404"},
+        ],
+        ids=["noindex", "too short", "gone"],
+    )
+    async def test_what_is_not_published_any_more_frees_its_text(self, rig: Rig, end: dict[str, Any]) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT, revisit_ms=HOUR)
+        rig.now += HOUR
+        await self.again(rig, **end)
+        await self.found(rig, A + "/second", TEXT)
+        assert A + "/second" in self.published(rig)
+
+    async def test_a_text_that_comes_to_repeat_another_frees_its_own(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        turncoat = await self.found(rig, A + "/turncoat", OTHER_TEXT, revisit_ms=HOUR)
+        rig.now += HOUR
+        await self.again(rig, TEXT)
+        assert rig.row(turncoat.key.url_id, "reason") == "near_duplicate"
+        await self.found(rig, A + "/heir", OTHER_TEXT)
+        assert self.published(rig) == [A + "/first", A + "/heir", A + "/turncoat"]
+
+    async def test_what_is_published_outlives_a_crash_in_the_index(self, rig: Rig) -> None:
+        await self.begin(rig)
+        await self.found(rig, A + "/first", TEXT)
+        await rig.crash()
+        await self.found(rig, A + "/copy", TEXT)
+        assert self.published(rig) == [A + "/first"]
+
+    async def test_of_many_texts_each_finds_its_own_twin(self, rig: Rig) -> None:
+        await self.begin(rig)
+        chance = random.Random(7)
+        texts = [chance.getrandbits(64) for _ in range(20)]
+        for number, text in enumerate(texts):
+            await self.found(rig, f"{A}/{number}", text)
+        assert len(self.published(rig)) == 20
+        for number, text in enumerate(texts):
+            late = await self.found(rig, f"{B}/{number}", text ^ 1 << chance.randrange(64))
+            assert rig.row(late.key.url_id, "detail") == f"nearly the same text as {A}/{number}"
 
 
 class BodyContract:

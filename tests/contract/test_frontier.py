@@ -16,6 +16,7 @@ from tests.contract.frontier_contract import (
     CursorContract,
     ExpiryContract,
     LeaseContract,
+    NearDuplicateContract,
     OrderContract,
     ReserveContract,
     ResultContract,
@@ -79,6 +80,10 @@ class TestResult(ResultContract):
 
 
 class TestBody(BodyContract):
+    pass
+
+
+class TestNearDuplicates(NearDuplicateContract):
     pass
 
 
