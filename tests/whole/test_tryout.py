@@ -100,3 +100,23 @@ def test_a_crawl_of_one_process_is_not_taken_for_a_fleet(folder: Path) -> None:
     )
     assert done.returncode == 14
     assert "amble migrate" in done.stderr
+
+
+def test_a_fleet_keeps_its_pages_where_it_is_told_to(tmp_path: Path, folder: Path) -> None:
+    elsewhere = folder.parent / "pages"
+    with TestWeb.start(tmp_path, sites=1, pages=3) as web:
+        words = [*arguments(web, folder), "--set", f"archive.url=file://{elsewhere}"]
+        done = run(words, timeout_s=110)
+        assert done.returncode == 0, done.stdout + done.stderr
+        again = run(["fleet", "--out", str(folder)], timeout_s=110)
+        assert again.returncode == 0, again.stdout + again.stderr
+    assert list((elsewhere / "segments").rglob("*.warc.gz"))
+    assert not (folder / "archive").exists()
+
+
+def test_a_fleet_refuses_a_database_that_is_not_its_own(folder: Path) -> None:
+    words = ["fleet", "http://site.test/", "--out", str(folder), "--contact", "http://x.test/"]
+    done = run([*words, "--set", "store.url=postgresql://db.test/crawl"], timeout_s=60)
+    assert done.returncode == 2, done.stderr
+    assert "amble store init" in done.stderr
+    assert not (folder / "amble.toml").exists()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from amble.adapters.postgres.embedded import SUPERUSER, EmbeddedPostgres
 from amble.adapters.postgres.reports import PostgresReports
@@ -35,6 +36,8 @@ _POLL_S = 0.1
 STOP_WORKERS_S = 30.0
 # Settings of the server that matter to this load and are safe on any machine.
 _SERVER = {"max_wal_size": "2GB", "checkpoint_timeout": "15min", "idle_in_transaction_session_timeout": "30s"}
+# The file with the server's password, in its folder.
+_SECRET = "pgpass"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -100,7 +103,7 @@ class TryOut:
     def _with_places(self, server: EmbeddedPostgres) -> Plan:
         """The plan with database and archive in it, kept in the folder for the other commands."""
         folder = self.plan.folder.absolute()
-        secret = folder / OWN_SERVER / "pgpass"
+        secret = folder / OWN_SERVER / _SECRET
         descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{server.host}:{server.port}:*:{SUPERUSER}:{server.password}\n")
@@ -109,7 +112,7 @@ class TryOut:
         dsn = f"postgresql://{SUPERUSER}@{server.host}:{server.port}/{OWN_DATABASE}?passfile={secret}"
         places = {
             "store.url": Given(dsn, "amble fleet"),
-            "archive.url": Given(f"file://{folder / 'archive'}", "amble fleet"),
+            "archive.url": Given(_archive_of(self.plan.config.fleet.archive_url, folder), "amble fleet"),
             "parse.where": Given("elsewhere" if self.size.parsers else "here", "amble fleet"),
         }
         wishes = Wishes(out=self.plan.folder, flags=places)
@@ -180,6 +183,13 @@ class TryOut:
                 member.process.wait()
 
 
+def _archive_of(url: str, folder: Path) -> str:
+    """The archive that was asked for, or the one of the folder, which may have been moved since it was written down."""
+    own = folder / "archive"
+    moved = url.startswith("file://") and own.is_dir() and not Path(url.removeprefix("file://")).is_dir()
+    return f"file://{own}" if not url or moved else url
+
+
 def _die_with_parent() -> None:
     """In the child: without the server that ends with us there is nothing for it to do."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM, 0, 0, 0)
@@ -193,6 +203,15 @@ def prepared(wishes: Wishes, size: FleetSize) -> Plan:
     if (plan.folder / FRONTIER_NAME).exists():
         raise CrawlFolderUnusable(
             f"{plan.folder} holds a crawl of one process; name another folder with --out, or move it with `amble migrate`"
+        )
+    # What an earlier run has kept names the server of the folder, whose password file lies beside it.
+    store_url = plan.config.fleet.store_url
+    if store_url and f"/{OWN_SERVER}/{_SECRET}" not in store_url:
+        raise ConfigErrors(
+            [
+                "store.url: `amble fleet` brings a PostgreSQL server of its own; over a server of yours run "
+                "`amble store init`, `amble seed` and `amble agent`"
+            ]
         )
     crawl_folder.keep(plan)
     return plan
