@@ -32,6 +32,7 @@ from amble.domain.frontier import (
     RecordFetched,
     RecordParsed,
     ReserveAsk,
+    TakeoverAsk,
 )
 from amble.domain.manifest import CursorAdvance, ManifestKey
 
@@ -59,7 +60,7 @@ class World:
         self.per_origin = [max(2, int(urls * weight / sum(weights))) for weight in weights]
         self.fresh = 10**9
         self._load()
-        self.epoch = self.store.apply([m.TakeOver("bench")])[0].epoch
+        self.epoch = self.store.apply([m.TakeOver(TakeoverAsk("bench"))])[0].epoch
 
     def _load(self) -> None:
         store, first = self.store, self.store.books.slots.first
@@ -148,7 +149,7 @@ class World:
                 m.Reserve(ReserveAsk(key, self.epoch, lease.origin, 0, 60_000, lease.facts.robots.version, 1)),
                 m.KeepFetched(RecordFetched(key, fetched, EFFECT, 600_000)),
                 m.KeepParsed(RecordParsed(key, 1, ref, LINKS, "html", ref, "A title")),
-                m.Finish(Complete(key, 1, True, fingerprint=12345, revisit_ms=24 * HOUR)),
+                m.Finish(Complete(key, 1, True, fingerprint=random.getrandbits(64), near=True, revisit_ms=24 * HOUR)),
                 m.Admit(AdmitBatch(self.links(lease.origin), CursorAdvance(manifest, 0, LINKS), {"out_of_scope": 2}, [], 5)),
             ]  # fmt: skip
         cpu = time.process_time()

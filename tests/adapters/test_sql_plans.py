@@ -11,7 +11,7 @@ from amble.adapters.sql.reports import _SQL as REPORTS
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.adapters.sql.statements import load
 
-ORIGIN, URL, WORK, PARCEL = load("origin"), load("url"), load("work"), load("parcel")
+ORIGIN, URL, WORK, PARCEL, NEAR = load("origin"), load("url"), load("work"), load("parcel"), load("near")
 
 HOT = [
     (
@@ -40,6 +40,9 @@ HOT = [
     (WORK["open_manifests"], "SEARCH m USING INDEX manifest_open (opened=?)"),
     (WORK["manifest"], "SEARCH manifest USING PRIMARY KEY (url_id=? AND attempt=? AND generation=?)"),
     (WORK["find_body"], "SEARCH body USING PRIMARY KEY (digest=?)"),
+    (NEAR["parts"], "SEARCH near USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+    (NEAR["last_part"], "SEARCH near USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+    (NEAR["unentered"], "SEARCH u USING INTEGER PRIMARY KEY (rowid>?)"),
     (REPORTS["urls_of_origin"], "SEARCH u USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     (REPORTS["urls_ended"], "SEARCH u USING INDEX url_ended (state=?"),
     (REPORTS["urls_in_flight"], "SEARCH u USING INDEX url_flight (state=?)"),
@@ -58,7 +61,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 
 def plan(database: Database, sql: str) -> str:
-    count = max((number for number in range(1, 10) if f"?{number}" in sql), default=0)
+    count = max((number for number in range(1, 20) if f"?{number}" in sql), default=0)
     rows = database.execute(f"EXPLAIN QUERY PLAN {sql}", (None,) * count).fetchall()
     return "\n".join(row[3] for row in rows)
 

@@ -7,7 +7,7 @@ import pytest
 from amble.adapters.sql.statements import _expand, load
 from amble.domain.lifecycle import UrlEvent, sources, target
 
-TABLES = ["origin", "url", "work", "parcel", "report"]
+TABLES = ["origin", "url", "work", "near", "parcel", "report"]
 
 
 @pytest.mark.parametrize("table", TABLES)

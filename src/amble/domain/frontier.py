@@ -239,6 +239,14 @@ class RecordParsed(Struct, frozen=True, array_like=True):
     hand_over: bool = False
 
 
+NEAR_DUPLICATE = "near_duplicate"
+
+
+def near_detail(url: str) -> str:
+    """What stands beside NEAR_DUPLICATE: the published document that is nearly the same text."""
+    return f"nearly the same text as {url}"
+
+
 class Complete(Struct, frozen=True, array_like=True):
     """PARSED to COMPLETE; the cursor opens and the lease ends.
 
@@ -246,6 +254,7 @@ class Complete(Struct, frozen=True, array_like=True):
     later as priority class `revisit_priority` (None: not revisited). `robots`: for a robots URL, the new decision of
     its origin; it expires `robots_ttl_ms` from now. `near`: all the same not published, withheld as near_duplicate, when
     a document that was published before has a fingerprint in at most `digest.NEAR_DUPLICATE_BITS_MAX` other bits.
+    A fingerprint of 0 is near nothing; nothing withheld withholds another; a URL is never its own near-duplicate.
     """
 
     key: LeaseKey
@@ -260,6 +269,7 @@ class Complete(Struct, frozen=True, array_like=True):
     robots_ttl_ms: int = 0
     withheld: str = ""  # why not published, when publish is False
     near: bool = False
+    detail: str = ""  # what `why` adds to `withheld`
 
 
 class ParseStrike(Struct, frozen=True, array_like=True):

@@ -95,6 +95,11 @@ class FrontierCalls:
         reply: BodyRef | None = await self._call(messages.FindBody(digest))
         return reply
 
+    async def find_near(self, fingerprint: int) -> str | None:
+        """The URL of a published document of this file that is nearly the same text: see Complete.near."""
+        reply: str | None = await self._call(messages.FindNear(fingerprint))
+        return reply
+
     async def expire(self, limit: int) -> int:
         """See ports.Frontier.expire."""
         reply: int = await self._call(messages.Expire(limit))

@@ -17,7 +17,10 @@ _PAGE = int(UrlKind.PAGE)
 
 
 class Held(NamedTuple):
-    """A row in flight under the caller's own key; fields are those of the statement `held`."""
+    """A row in flight under the caller's own key; fields are those of the statement `held`.
+
+    `indexed`: under which fingerprint, as SQLite keeps it, the URL is in the index of near-duplicates.
+    """
 
     state: int
     token: bytes
@@ -29,6 +32,7 @@ class Held(NamedTuple):
     priority: int
     strikes: int
     status: int | None
+    indexed: int | None = None
 
 
 class Holding:

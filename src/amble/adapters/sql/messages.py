@@ -161,6 +161,12 @@ class Visit(Operation, tag=21, frozen=True, array_like=True):
     value: frontier.ReserveAsk
 
 
+class FindNear(Operation, tag=22, frozen=True, array_like=True):
+    """find_near"""
+
+    value: int
+
+
 AnyOperation = (
     TakeOver
     | Admit
@@ -183,6 +189,7 @@ AnyOperation = (
     | Deliver
     | DropParcels
     | Visit
+    | FindNear
 )
 
 
@@ -214,6 +221,7 @@ _REPLIES: dict[type[Operation], Any] = {
     Reserve: frontier.ReserveReply,
     Visit: frontier.ReserveReply,
     FindBody: BodyRef | None,
+    FindNear: str | None,
     Expire: int,
     Requeue: int,
     Adopt: list[frontier.Resumable],

@@ -19,6 +19,7 @@ import msgspec
 
 from amble.adapters.sql.connection import DRIVER, Database, Driver, open_reader, trouble_of
 from amble.adapters.sql.messages import OpenStore
+from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.statements import load
 from amble.adapters.sql.wire import LINGER_S, StoreWire, hear_ready
@@ -46,6 +47,7 @@ class StoreProcess(StoreWire):
         super().__init__(reader, writer, linger_s=linger_s)
         self._process = process
         self._bodies = bodies
+        self._near = NearIndex(bodies)
 
     @classmethod
     async def start(
@@ -105,6 +107,15 @@ class StoreProcess(StoreWire):
                 raise
             return await super().find_body(digest)
         return BodyRef.unpack(rows[0][0]) if rows else None
+
+    async def find_near(self, fingerprint: int) -> str | None:
+        """See FrontierCalls.find_near. A read of what is committed, as `find_body`."""
+        try:
+            return self._near.twin_url(fingerprint)
+        except Exception as error:
+            if trouble_of(error) is None:
+                raise
+            return await super().find_near(fingerprint)
 
     async def close(self) -> None:
         """See ports.Frontier.close. While the file cannot be written this waits for at most a minute.

@@ -10,17 +10,20 @@ from amble.adapters.sql.gatekeeping import robots_without_answer
 from amble.adapters.sql.holding import Held, Holding
 from amble.adapters.sql.identity import SLOT_BITS
 from amble.adapters.sql.ledger import Origin
+from amble.adapters.sql.near import NearIndex, signed, unsigned
 from amble.adapters.sql.statements import load
 from amble.domain.attempt import LeaseKey, UrlKind
 from amble.domain.decision import Category
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.frontier import (
+    NEAR_DUPLICATE,
     Applied,
     Complete,
     ParseStrike,
     RecordFailed,
     RecordFetched,
     RecordParsed,
+    near_detail,
 )
 from amble.domain.lifecycle import UrlEvent, UrlState, sources, target
 from amble.domain.priority import RETRY_CLASS, ROBOTS_CLASS
@@ -69,6 +72,7 @@ class Recording:
     def __init__(self, books: Books, holding: Holding) -> None:
         self._books = books
         self._holding = holding
+        self._near = NearIndex(books.database)
         self._encode = Encoder().encode
 
     # ---- fetched
@@ -222,16 +226,41 @@ class Recording:
         if held is None:
             return Applied.STALE
         queue = self._next_visit(item, held, key.url_id >> SLOT_BITS)
-        reason = item.withheld or None
-        facts = (item.canonical or None, item.directives, _signed(item.fingerprint), reason, books.now)
-        books.execute(_COMPLETE, (key.url_id, key.token, *queue, *facts))
+        indexed, twin = self._index(item, held)
+        withheld, detail = (NEAR_DUPLICATE, near_detail(twin)) if twin else (item.withheld, item.detail)
+        facts = (
+            item.canonical or None,
+            item.directives,
+            signed(item.fingerprint),
+            withheld or None,
+            books.now,
+        )
+        books.execute(_COMPLETE, (key.url_id, key.token, *queue, *facts, detail or None, indexed or None))
         books.tally.move(held.state, _COMPLETE_STATE)
         self._open_manifest(key, item.extraction_generation)
-        if item.publish:
+        if item.publish and not twin:
             self._publish(key, held.generation, item.extraction_generation)
-        elif item.withheld:
-            books.tally.add(f"withheld.{item.withheld}")
+        elif withheld:
+            books.tally.add(f"withheld.{withheld}")
         return Applied.APPLIED
+
+    def _index(self, item: Complete, held: Held) -> tuple[bool, str]:
+        """Whether the URL is in the index of near-duplicates from now on, and the twin in favour of which it is not."""
+        url_id, fingerprint = item.key.url_id, item.fingerprint
+        enters = item.publish and item.near and fingerprint != 0
+        if held.indexed is not None:
+            before = unsigned(held.indexed)
+            if enters and before == fingerprint:
+                return True, ""
+            self._near.leave(url_id, before)
+        if not enters:
+            return False, ""
+        twin = self._near.enter(url_id, fingerprint)
+        return twin is None, "" if twin is None else self._near.url(twin)
+
+    def find_near(self, fingerprint: int) -> str | None:
+        """The URL of a published document of this file that is nearly the same text."""
+        return self._near.twin_url(fingerprint)
 
     def _next_visit(self, item: Complete, held: Held, origin_id: int) -> Queue:
         books = self._books
@@ -259,11 +288,6 @@ class Recording:
         document = (key.url_id, crawl_generation, extraction_generation, key.attempt, books.now)
         if books.execute(_PUBLISH, document).fetchone() is not None:
             books.tally.add(tally.PUBLICATIONS)
-
-
-def _signed(fingerprint: int) -> int:
-    """64 bits as SQLite keeps them."""
-    return fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint
 
 
 # The states that this module moves between are the table's own; a change there must be looked at here.

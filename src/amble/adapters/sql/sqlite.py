@@ -29,6 +29,7 @@ from amble.adapters.sql.messages import (
     DropParcels,
     Expire,
     FindBody,
+    FindNear,
     Finish,
     GiveBack,
     KeepFailed,
@@ -47,6 +48,7 @@ from amble.adapters.sql.messages import (
     Visit,
 )
 from amble.adapters.sql.migrations import migrate
+from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.orders import Orders
 from amble.adapters.sql.ownership import Ownership
 from amble.adapters.sql.recording import Recording
@@ -86,6 +88,7 @@ class SqliteStore:
         )
         try:
             migrate(self.database, (now_ms or wall_ms)())
+            NearIndex(self.database).build()
             self.clock = StoreClock(self.database, now_ms=now_ms)
             self.books = Books(self.database, self.settings, slots or Slots(self._key()), token)
         except BaseException as error:
@@ -133,6 +136,7 @@ class SqliteStore:
             Finish: recording.complete,
             Strike: recording.parse_strike,
             FindBody: recording.find_body,
+            FindNear: recording.find_near,
             Expire: gatekeeping.expire,
             SetOrigin: orders.set_origin,
             Requeue: orders.requeue,

@@ -31,8 +31,8 @@ UPDATE url SET state = :target, rq = NULL, due_at = NULL, attempt = ?2, token = 
 WHERE id = ?1 AND state IN (:sources);
 
 -- held: what a holder's key is compared with, and what every result needs to know
-SELECT state, token, attempt, kind, slot_origin, started_at, generation, priority, strikes, status FROM url
-WHERE id = ?1;
+SELECT state, token, attempt, kind, slot_origin, started_at, generation, priority, strikes, status,
+  CASE WHEN indexed THEN fingerprint END FROM url WHERE id = ?1;
 
 -- reserve: a start and a slot for the holder
 UPDATE url SET slot_origin = ?4, slot_until = ?5, started_at = ?6, expires_at = ?7
@@ -82,7 +82,7 @@ UPDATE url SET state = :target, content_kind = ?3 WHERE id = ?1 AND token = ?2 A
 
 -- complete [complete]: done; perhaps due again
 UPDATE url SET state = :target, rq = ?3, due_at = ?4, token = NULL, worker = NULL, expires_at = NULL, tries = 0,
-  canonical = ?5, directives = ?6, fingerprint = ?7, reason = ?8, detail = NULL, reason_at = ?9
+  canonical = ?5, directives = ?6, fingerprint = ?7, reason = ?8, detail = ?10, reason_at = ?9, indexed = ?11
 WHERE id = ?1 AND token = ?2 AND state IN (:sources);
 
 -- lapsed: leases whose deadline has passed
