@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from amble.app.settings import SECTIONS, SETTINGS, shown
-from amble.domain.decision import Category, Reason
+from amble.domain.decision import WITHHELD_STATUS, Category, Reason, Withheld
 from amble.faces import cli
 from amble.faces.exits import MEANINGS, ExitCode
-from amble.faces.reasons import CATEGORIES, REASONS, Explanation
+from amble.faces.reasons import CATEGORIES, REASONS, WITHHELD, WITHHELD_BY_STATUS, Explanation
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _NOTICE = "<!-- Written by tools/reference_docs.py (`make docs`). Change the code, not this page. -->\n"
@@ -68,6 +68,11 @@ def reasons_page() -> str:
     lines += _explained([(reason.value, REASONS[reason]) for reason in Reason])
     lines += ["", "## What went wrong with an attempt", ""]
     lines += _explained([(category.value, CATEGORIES[category]) for category in Category])
+    lines += ["", "## Why a complete document is not published", ""]
+    lines += _explained(
+        [(withheld.value, WITHHELD[withheld]) for withheld in Withheld]
+        + [(f"{WITHHELD_STATUS}NNN", WITHHELD_BY_STATUS)]
+    )
     return _NOTICE + "\n".join(lines) + "\n"
 
 

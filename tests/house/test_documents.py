@@ -11,11 +11,11 @@ import pytest
 from tools import reference_docs
 
 import amble
-from amble.domain.decision import Category, Reason
+from amble.domain.decision import Category, Reason, Withheld
 from amble.domain.lifecycle import UrlState
 from amble.faces.cli import app
 from amble.faces.exits import MEANINGS, ExitCode
-from amble.faces.reasons import CATEGORIES, REASONS
+from amble.faces.reasons import CATEGORIES, REASONS, WITHHELD
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +47,7 @@ def test_the_word_for_state_names_all_states() -> None:
 def test_every_reason_and_category_is_explained() -> None:
     assert set(REASONS) == set(Reason)
     assert set(CATEGORIES) == set(Category)
+    assert set(WITHHELD) == set(Withheld)
 
 
 def test_every_exit_code_is_explained() -> None:

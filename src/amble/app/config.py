@@ -20,7 +20,7 @@ from amble.app.settings import ELSEWHERE, SECTIONS, SETTINGS, Setting, SettingVa
 from amble.domain.decision import Reason
 from amble.domain.destination import judge
 from amble.domain.errors import ConfigErrors
-from amble.domain.policy import Policy, RobotsPolicy, ScopeKind
+from amble.domain.policy import NearDuplicates, Policy, PublishPolicy, RobotsPolicy, ScopeKind
 from amble.domain.scope import Scope
 from amble.domain.url import Canonicalizer, host_of
 
@@ -314,6 +314,8 @@ def _policy(values: Mapping[str, Effective], user_agent: str) -> Policy:
     robots: RobotsPolicy = sections["robots"]
     if not robots.agent_tokens:
         sections["robots"] = replace(robots, agent_tokens=agent_tokens(user_agent))
+    near = NearDuplicates(str(values["publish.near_duplicates"].value))
+    sections["publish"] = PublishPolicy(near_duplicates=near)
     return Policy(**sections)
 
 

@@ -524,6 +524,7 @@ class Crawl:
             failures=_counts(status.failures if status else {}),
             exclusions=_counts(status.exclusions if status else {}),
             refused=_counts(status.refused if status else {}),
+            withheld=_counts(status.withheld if status else {}),
             trouble=trouble or self.parts.health.describe() or self._told_stranded(),
         )
 

@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """How often one reason (a Reason or Category word) ended or refused a URL."""
+    """How often one reason (a Reason, Category or Withheld word) ended, refused or withheld a URL."""
 
     reason: str
     count: int
@@ -59,7 +59,7 @@ class CrawlResult:
 
     `next_due_s`: seconds until the next queued URL becomes due (None: nothing is queued, or not known).
     `refused`: why candidate links were not admitted; `failures`: why attempts failed; `exclusions`: why admitted
-    URLs may not be fetched. Each list is the most frequent first. `trouble` says what was broken at the end, "" for
+    URLs may not be fetched; `withheld`: why complete ones are no documents. Each list is the most frequent first. `trouble` says what was broken at the end, "" for
     nothing.
     """
 
@@ -76,4 +76,5 @@ class CrawlResult:
     failures: tuple[ReasonCount, ...] = ()
     exclusions: tuple[ReasonCount, ...] = ()
     refused: tuple[ReasonCount, ...] = ()
+    withheld: tuple[ReasonCount, ...] = ()
     trouble: str = ""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from amble.domain.policy import Policy, ScopeKind
+from amble.domain.policy import NearDuplicates, Policy, ScopeKind
 
 UNLIMITED = "unlimited"
 HERE, ELSEWHERE = "here", "elsewhere"
@@ -230,6 +230,10 @@ def _scope(value: str) -> str:
     return ScopeKind(value).value
 
 
+def _near(value: str) -> str:
+    return NearDuplicates(value).value
+
+
 def _database(value: str) -> str:
     """ "" or the address of a PostgreSQL database, or those of several with blanks between them."""
     addresses = value.split()
@@ -283,6 +287,7 @@ TIME = Kind(
     _or_unlimited(_real(_ABOVE_ZERO, 10**9, _seconds)),
 )
 SCOPE = Kind("one of " + ", ".join(kind.value for kind in ScopeKind), _string(_scope))
+NEAR = Kind("one of " + ", ".join(NearDuplicates), _string(_near))
 WORDS = Kind("a list of texts", _each(_some), many=True)
 TOKENS = Kind("a list of product tokens (letters, _ and - only)", _each(_token), many=True)
 NETWORKS = Kind(
@@ -326,6 +331,7 @@ SECTIONS: dict[str, str] = {
     "urls": "Bounds on what may enter the frontier.",
     "fetch": "Bounds of one HTTP exchange.",
     "parse": "Bounds of one parse in a sandboxed child.",
+    "publish": "What is handed to sinks, of what may be.",
     "network": "Names and addresses.",
     "tls": "Certificates.",
     "archive": "The WARC files.",
@@ -582,6 +588,14 @@ _PARSE = (
     ),
     _policy("parse.pages_per_child_max", COUNT, "pages", "A child is replaced after so many pages."),
 )
+_PUBLISH = (
+    _policy(
+        "publish.near_duplicates",
+        NEAR,
+        "",
+        "withhold: of documents with nearly the same text only the first is published. publish: all of them.",
+    ),
+)
 _FLEET = (
     _own(
         "store.url",
@@ -648,6 +662,7 @@ SETTINGS: dict[str, Setting] = {
         *_URLS,
         *_FETCH,
         *_PARSE,
+        *_PUBLISH,
         *_FLEET,
         *_REST,
     )

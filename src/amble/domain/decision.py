@@ -60,6 +60,20 @@ class Reason(StrEnum):
     LOCAL_LIMIT = "local_limit"
 
 
+class Withheld(StrEnum):
+    """Why a complete document is not published. Beside these there is `status_` and the status of an answer outside 2xx."""
+
+    NOT_A_PAGE = "not_a_page"
+    NOINDEX = "noindex"
+    CANONICAL_ELSEWHERE = "canonical_elsewhere"
+    NO_TEXT = "no_text"
+    NEAR_DUPLICATE = "near_duplicate"
+
+
+# Before the status of an answer, as a word of why its document is withheld.
+WITHHELD_STATUS = "status_"
+
+
 class Category(StrEnum):
     """What went wrong with an attempt: a closed set, stored in fetch records and shown to operators."""
 

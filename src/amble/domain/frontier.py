@@ -11,6 +11,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from amble.domain.attempt import Lease, LeaseKey, RobotsState
+from amble.domain.decision import Withheld
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.manifest import CursorAdvance, ManifestKey
 
@@ -239,7 +240,7 @@ class RecordParsed(Struct, frozen=True, array_like=True):
     hand_over: bool = False
 
 
-NEAR_DUPLICATE = "near_duplicate"
+NEAR_DUPLICATE = Withheld.NEAR_DUPLICATE.value
 
 
 def near_detail(url: str) -> str:

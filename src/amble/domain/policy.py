@@ -107,6 +107,20 @@ class RobotsPolicy:
     agent_tokens: tuple[str, ...] = ("amble",)
 
 
+class NearDuplicates(StrEnum):
+    """What becomes of a document that is nearly the same text as one that was published before."""
+
+    WITHHOLD = "withhold"
+    PUBLISH = "publish"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPolicy:
+    """Which documents are handed to sinks, of those that may be."""
+
+    near_duplicates: NearDuplicates = NearDuplicates.WITHHOLD
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What a crawl may spend. None: no bound."""
@@ -135,4 +149,5 @@ class Policy:
     origin: OriginPolicy = field(default_factory=OriginPolicy)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     robots: RobotsPolicy = field(default_factory=RobotsPolicy)
+    publish: PublishPolicy = field(default_factory=PublishPolicy)
     budget: Budget = field(default_factory=Budget)

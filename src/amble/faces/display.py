@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from amble.app.progress import CrawlResult, Progress, ReasonCount
+from amble.domain.decision import Withheld
 from amble.domain.policy import Budget
 from amble.faces import text
 from amble.faces.exits import ExitCode
@@ -281,7 +282,7 @@ class Summary:
     def _rows(self, result: CrawlResult) -> list[tuple[str, str]]:
         rows = [
             ("pages", self._pages(result)),
-            ("documents", text.count(result.documents)),
+            ("documents", text.count(result.documents) + _near_duplicates(result)),
             ("queued", self._queued(result)),
         ]
         for name, number, counts in (
@@ -331,6 +332,17 @@ class Summary:
         if result.reason.value == "page_budget" and pages_max is not None:
             return f"amble crawl --out {folder} --pages {pages_max * 2}"
         return f"amble crawl --out {folder}"
+
+
+def _near_duplicates(result: CrawlResult) -> str:
+    """How many more there would be, and how."""
+    number = sum(item.count for item in result.withheld if item.reason == Withheld.NEAR_DUPLICATE)
+    if not number:
+        return ""
+    return (
+        f", without {text.plural(number, 'near-duplicate')} of them"
+        " (--set publish.near_duplicates=publish publishes all)"
+    )
 
 
 def _because(number: int, counts: tuple[ReasonCount, ...], most: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amble.domain.decision import Category, Reason
+from amble.domain.decision import WITHHELD_STATUS, Category, Reason, Withheld
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,21 @@ REASONS: dict[Reason, Explanation] = {
     ),
 }
 
+WITHHELD: dict[Withheld, Explanation] = {
+    Withheld.NOT_A_PAGE: Explanation("A robots.txt, sitemap or feed: read for its links, not a document."),
+    Withheld.NOINDEX: Explanation("The page asks not to be indexed."),
+    Withheld.CANONICAL_ELSEWHERE: Explanation(
+        "The page names another URL as its canonical one; that one is published, if it can be had."
+    ),
+    Withheld.NO_TEXT: Explanation("The page has no text."),
+    Withheld.NEAR_DUPLICATE: Explanation(
+        "A document with nearly the same text was published before; links were followed, and the body is kept.",
+        "publish.near_duplicates",
+    ),
+}
+# For `status_` and a number.
+WITHHELD_BY_STATUS = Explanation("The answer was not a success (2xx), so there is no document.")
+
 CATEGORIES: dict[Category, Explanation] = {
     Category.DNS_NOT_FOUND: Explanation("The name does not exist or has no address."),
     Category.DNS_TIMEOUT: Explanation("The name server did not answer in time.", "--resolver"),
@@ -173,4 +188,9 @@ def explanation_of(word: str) -> Explanation | None:
     for category, explanation in CATEGORIES.items():
         if category.value == word:
             return explanation
+    for withheld, explanation in WITHHELD.items():
+        if withheld.value == word:
+            return explanation
+    if word.startswith(WITHHELD_STATUS):
+        return WITHHELD_BY_STATUS
     return None

@@ -13,6 +13,7 @@ from amble.app.dryrun import DryRun, Step
 from amble.app.findings import Finding, Verdict
 from amble.app.settings import SECTIONS, shown
 from amble.domain.attempt import Edge, UrlKind
+from amble.domain.decision import Withheld
 from amble.domain.lifecycle import UrlState
 from amble.domain.report import FetchLine, OriginLine, Status, UrlExplanation, UrlLine
 from amble.domain.robots import RobotsOutcome
@@ -79,7 +80,11 @@ def status_lines(
 
 
 def _withheld(status: Status) -> str:
-    return f" ({counts(status.withheld)} kept back)" if status.withheld else ""
+    if not status.withheld:
+        return ""
+    near = status.withheld.get(Withheld.NEAR_DUPLICATE)
+    hint = "; publish.near_duplicates decides about near-duplicates" if near else ""
+    return f" ({counts(status.withheld)} kept back{hint})"
 
 
 def _queued(status: Status) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from amble.domain.attempt import Lease, RobotsState, UrlKind
+from amble.domain.decision import WITHHELD_STATUS, Withheld
 from amble.domain.frontier import Applied, Complete, RecordParsed
 from amble.domain.manifest import CODING_BROKEN, NOINDEX, ParseManifest
-from amble.domain.policy import Policy
+from amble.domain.policy import NearDuplicates, Policy
 from amble.domain.revisit import ONCE, FreshnessClass, next_due_ms
 from amble.domain.robots import RobotsDecision, RobotsOutcome, decide_answer, decide_failure, still_serving
 from amble.formats.head import Head
@@ -25,17 +26,17 @@ CRAWL_DELAY_S_MAX = 10.0**9
 
 
 def withheld_because(status: int, manifest: ParseManifest, url: str, kind: int) -> str:
-    """Why the document is not published; "" when it is."""
+    """Why the document is not published; "" when it is, unless the store knows a near-duplicate of it."""
     if kind != UrlKind.PAGE:
-        return "not_a_page"
+        return Withheld.NOT_A_PAGE.value
     if not 200 <= status < 300:
-        return f"status_{status}"
+        return f"{WITHHELD_STATUS}{status}"
     if manifest.directives & NOINDEX:
-        return "noindex"
+        return Withheld.NOINDEX.value
     if manifest.canonical and manifest.canonical != url:
-        return "canonical_elsewhere"
+        return Withheld.CANONICAL_ELSEWHERE.value
     if not manifest.text_bytes:
-        return "no_text"
+        return Withheld.NO_TEXT.value
     return ""
 
 
@@ -90,6 +91,7 @@ class Completion(Struct, frozen=True, kw_only=True):
                 fingerprint=manifest.fingerprint,
                 revisit_ms=next_due_ms(self.freshness, checks=1, changes=0),
                 withheld=withheld,
+                near=self.policy.publish.near_duplicates == NearDuplicates.WITHHOLD,
             )
         )
 
@@ -113,7 +115,7 @@ class Completion(Struct, frozen=True, kw_only=True):
                 publish=False,
                 robots=state,
                 robots_ttl_ms=decision.ttl_ms,
-                withheld="not_a_page",
+                withheld=Withheld.NOT_A_PAGE.value,
             )
         )
 
