@@ -19,8 +19,9 @@ from amble.app.crawl import Chore
 from amble.app.layout import Folder
 from amble.app.shards import Shards
 from amble.app.storefiles import Stores, start_store, take_over
+from amble.app.twins import Twins
 from amble.domain.errors import StoreUnavailable
-from amble.domain.frontier import ReserveAsk, ReserveOutcome, ReserveReply, Takeover
+from amble.domain.frontier import Applied, Complete, ReserveAsk, ReserveOutcome, ReserveReply, Takeover
 from amble.domain.partition import PartitionMap
 from amble.ports import Clock, Frontier, Telemetry
 from amble.stages.gate import Fence
@@ -31,20 +32,31 @@ CROSS_EVERY_S = 0.1
 
 
 class Host(Frontier, Protocol):
-    """A store that takes guests."""
+    """A store that takes guests, and tells others of its documents."""
 
     async def visit(self, ask: ReserveAsk) -> ReserveReply:
         """A start at an origin that lives here, for a lease of another store."""
         ...
 
+    async def find_near(self, fingerprint: int) -> str | None:
+        """The URL of a published document that lives here and is nearly the same text."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class FileShards(Shards):
-    """Shards of which each knows its own origins only: a hop to another one's asks that one first."""
+    """Shards of which each knows its own origins and documents only: a hop to another one's asks that one first, and a
+    document is looked for in all others before it is published.
+    """
 
     partition_of: Callable[[str], int]
     hosts: Mapping[int, Host]
     shared: bool = False
+    twins: Twins = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Made of the same hosts."""
+        self.twins = Twins(self.hosts)
 
     async def reserve(self, ask: ReserveAsk) -> ReserveReply:
         """See ports.Frontier."""
@@ -55,6 +67,10 @@ class FileShards(Shards):
                 return answer
         # Not super(): a dataclass with slots is another class than the one that was written down.
         return await Shards.reserve(self, ask)
+
+    async def complete(self, item: Complete) -> Applied:
+        """See ports.Frontier."""
+        return await self.twins.complete(item, partial(Shards.complete, self))
 
 
 @dataclass(slots=True)

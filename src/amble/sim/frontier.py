@@ -143,7 +143,11 @@ class StoreHost:
             SqliteCheck(":memory:", now_ms=self._around.clock.now_ms, database=store.database)
             for store in self.stores
         ]
-        return [problem for check in checks for problem in check.problems()]
+        return [
+            problem
+            for check in checks
+            for problem in check.problems([other for other in checks if other is not check])
+        ]
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """A look at the tables, of all files."""

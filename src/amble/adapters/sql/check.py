@@ -6,7 +6,7 @@ queued URL must have something that will move it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.msgpack import Decoder
@@ -14,6 +14,8 @@ from msgspec.msgpack import Decoder
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Database
 from amble.adapters.sql.lines import capture_line
+from amble.adapters.sql.near import NearIndex, unsigned
+from amble.adapters.sql.near_check import index_problems, is_built
 from amble.adapters.sql.reports import SqliteReports
 from amble.domain.decision import Reason
 from amble.domain.frontier import Candidate
@@ -89,6 +91,11 @@ _COUNTS = (
     (tally.OUTBOX, "SELECT coalesce(sum(amount), 0) FROM outbox"),
     (tally.INBOX, "SELECT coalesce(sum(amount - taken), 0) FROM inbox"),
 )
+_WITHHELD = """
+SELECT o.key || u.path, u.fingerprint, u.detail FROM url u JOIN origin o ON o.id = u.id >> 36
+WHERE u.state = 4 AND u.reason = 'near_duplicate'
+"""
+_VISITS = "SELECT count(*) FROM manifest WHERE url_id = ?1 AND opened = 1"
 _decode_parcel = Decoder(list[Candidate]).decode
 SAMPLES = 5
 
@@ -105,14 +112,38 @@ WHERE (f.url_id, f.attempt) > (?1, ?2) AND f.answer IS NOT NULL ORDER BY f.url_i
 class SqliteCheck(SqliteReports):
     """What `amble verify` asks of a frontier file."""
 
-    def problems(self) -> Iterator[str]:
-        """Every problem within the file, readable; none means that its tables agree with each other."""
+    def problems(self, others: Sequence[SqliteCheck] = ()) -> Iterator[str]:
+        """Every problem within the file, readable; none means that its tables agree with each other.
+
+        `others`: the other files of the crawl, where there are any.
+        """
         with self._reading():
             for (verdict,) in self._database.execute("PRAGMA quick_check(20)").fetchall():
                 if verdict != "ok":
                     yield f"the file is damaged: {verdict}"
             yield from _rows(self._database)
             yield from _tallies(self._database)
+            yield from self._near_duplicates([self, *others])
+
+    def _near_duplicates(self, files: Sequence[SqliteCheck]) -> Iterator[str]:
+        """The index of near-duplicates, and what was withheld because of it."""
+        if not is_built(self._database):
+            return
+        yield from index_problems(self._database)
+        shared = [NearIndex(file._database) for file in files]
+        for name, fingerprint, detail in self._database.execute(_WITHHELD).fetchall():
+            if any(index.twin(unsigned(fingerprint)) is not None for index in shared):
+                continue
+            # Its twin may have been visited again since, and found to be another text.
+            twin = detail.rpartition(" ")[2] if detail else ""
+            if not any(file._visits(twin) > 1 for file in files):
+                yield f"{name} is withheld as a near-duplicate, but no published document is near it ({detail})"
+
+    def _visits(self, url: str) -> int:
+        """How often a URL of this file was carried to COMPLETE; 0 for one that is not here."""
+        origin = self._one("origin_by_key", url[: url.find("/", url.find("://") + 3)])
+        line = None if origin is None else self._find(origin[0], url)
+        return 0 if line is None else int(self._database.execute(_VISITS, (line.url_id,)).fetchone()[0])
 
     def captures(self, *, after: tuple[int, int], limit: int) -> list[Capture]:
         """Fetches with an answer, by (url_id, attempt), after that key."""

@@ -176,7 +176,8 @@ class FilesCheck:
     def problems(self) -> Iterator[str]:
         """Every problem within the files."""
         for number, file in enumerate(self.files):
-            yield from (f"{problem} (file {number})" for problem in file.problems())
+            others = [other for other in self.files if other is not file]
+            yield from (f"{problem} (file {number})" for problem in file.problems(others))
 
     def captures(self, *, after: tuple[int, int], limit: int) -> list[Capture]:
         """See SqliteCheck.captures; the ids of a file follow those of the file before it."""

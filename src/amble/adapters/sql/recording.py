@@ -235,7 +235,7 @@ class Recording:
             withheld or None,
             books.now,
         )
-        books.execute(_COMPLETE, (key.url_id, key.token, *queue, *facts, detail or None, indexed or None))
+        books.execute(_COMPLETE, (key.url_id, key.token, *queue, *facts, detail or None, indexed))
         books.tally.move(held.state, _COMPLETE_STATE)
         self._open_manifest(key, item.extraction_generation)
         if item.publish and not twin:
@@ -244,19 +244,19 @@ class Recording:
             books.tally.add(f"withheld.{withheld}")
         return Applied.APPLIED
 
-    def _index(self, item: Complete, held: Held) -> tuple[bool, str]:
-        """Whether the URL is in the index of near-duplicates from now on, and the twin in favour of which it is not."""
+    def _index(self, item: Complete, held: Held) -> tuple[int | None, str]:
+        """url.indexed from now on, and the URL of the twin in favour of which the document is withheld."""
         url_id, fingerprint = item.key.url_id, item.fingerprint
-        enters = item.publish and item.near and fingerprint != 0
+        published = item.publish and fingerprint != 0
         if held.indexed is not None:
             before = unsigned(held.indexed)
-            if enters and before == fingerprint:
-                return True, ""
+            if published and item.near and before == fingerprint:
+                return 1, ""
             self._near.leave(url_id, before)
-        if not enters:
-            return False, ""
+        if not published or not item.near:
+            return 0 if published else None, ""
         twin = self._near.enter(url_id, fingerprint)
-        return twin is None, "" if twin is None else self._near.url(twin)
+        return (1, "") if twin is None else (None, self._near.url(twin))
 
     def find_near(self, fingerprint: int) -> str | None:
         """The URL of a published document of this file that is nearly the same text."""
