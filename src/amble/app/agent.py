@@ -178,6 +178,7 @@ async def _reach(own: CrawlConfig, log_path: Path | None, stack: contextlib.Asyn
     _check_scope(config)
     store = await open_store(config, roster, partitions)
     store.on_trouble = health.listener(Reason.STORE_UNAVAILABLE)
+    store.hear_indexes(health.listener(Reason.DIGESTS_UNAVAILABLE))
     if isinstance(store, PostgresServers):
         _listen(store, health, log)
     stack.push_async_callback(store.close)
@@ -241,8 +242,6 @@ def _listen(store: PostgresServers, health: Health, log: EventLog) -> None:
         log.event("server.back" if trouble is None else "server.away", server=number, detail=trouble or "")
 
     store.on_away = hear
-    if store.digests is not None:
-        store.digests.on_trouble = health.listener(Reason.DIGESTS_UNAVAILABLE)
 
 
 def _filters(config: CrawlConfig, store: PostgresStore | PostgresServers) -> PartitionFilters | None:

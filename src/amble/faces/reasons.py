@@ -95,7 +95,7 @@ REASONS: dict[Reason, Explanation] = {
         "amble partitions",
     ),
     Reason.DIGESTS_UNAVAILABLE: Explanation(
-        "The index of stored bodies does not answer; pages wait for it rather than being stored twice."
+        "The index of stored bodies and texts does not answer; pages wait for it rather than being kept twice."
     ),
     Reason.PARSERS_UNAVAILABLE: Explanation("No parser process can be started.", "amble doctor"),
     Reason.PARSE_BACKLOG: Explanation("Enough fetched pages wait for the parsers.", "parse.children"),

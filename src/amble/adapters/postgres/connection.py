@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -93,8 +94,10 @@ def describe(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S) -> asyncpg.Connection[Any]:
-    """Connect to the writable one of the hosts of `dsn`.
+async def connect(
+    dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S, more: Mapping[str, str] | None = None
+) -> asyncpg.Connection[Any]:
+    """Connect to the writable one of the hosts of `dsn`. `more`: settings of the server beside those that all have.
 
     Raises StoreUnavailable, StoreUnfit (no such database, or not for us; with the fix), StoreBroken (no address).
     """
@@ -115,6 +118,7 @@ async def connect(dsn: str, *, name: str = "amble", silence_s: float = SILENCE_S
         "enable_bitmapscan": "off",
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
+        **(more or {}),
     }
     try:
         connection = await asyncpg.connect(

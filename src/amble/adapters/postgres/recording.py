@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.msgpack import Encoder
 
 from amble.adapters.postgres.books import Books, plain
+from amble.adapters.postgres.fingerprints import signed
 from amble.adapters.postgres.holding import decide_robots, release
 from amble.adapters.postgres.rows import ANSWER, END, FLIGHT, ManifestRow, Parse, UrlRow
 from amble.adapters.sql import tally
@@ -210,9 +211,9 @@ def complete(books: Books, item: Complete) -> Applied:
     books.move(partition, row.state, _COMPLETE)
     row.state, row.tries = _COMPLETE, 0
     row.let_go()
-    row.explain(item.withheld or None, None, books.now)
+    row.explain(item.withheld or None, plain(item.detail) or None, books.now)
     row.canonical = item.canonical or None
-    row.directives, row.fingerprint = item.directives, _signed(item.fingerprint)
+    row.directives, row.fingerprint = item.directives, signed(item.fingerprint)
     _next_visit(books, item, row)
     _open_manifest(books, row, item.extraction_generation)
     if item.publish:
@@ -240,8 +241,3 @@ def _open_manifest(books: Books, row: UrlRow, generation: int) -> None:
     manifest.opened = manifest.changed = True
     if manifest.cursor < manifest.links:
         books.count(manifest.partition, tally.MANIFESTS_OPEN)
-
-
-def _signed(fingerprint: int) -> int:
-    """64 bits as a bigint keeps them."""
-    return fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint

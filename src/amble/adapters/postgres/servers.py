@@ -16,9 +16,11 @@ from msgspec.structs import replace
 from amble.adapters.postgres import servers_guest
 from amble.adapters.postgres.books import Membership
 from amble.adapters.postgres.digests import PostgresDigests
+from amble.adapters.postgres.fingerprints import Fingerprints, index_link
 from amble.adapters.postgres.placement import Placement, check_server, read_map
 from amble.adapters.postgres.servers_guest import Guest
 from amble.adapters.postgres.servers_link import Link
+from amble.adapters.postgres.sharing import Troubles
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.sql import messages as m
 from amble.adapters.sql.client import FrontierCalls
@@ -87,7 +89,8 @@ class _Server:
         self.link = Link(dsn, "amble guest")
         self.store: PostgresStore | None = None
         self.trouble: str | None = None
-        self._dsn, self._settings, self._options = dsn, settings, options
+        self.options = dict(options)
+        self._dsn, self._settings = dsn, settings
         self._opened = asyncio.Event()
         self._away = asyncio.Event()
         self._broken: AmbleError | None = None
@@ -104,7 +107,7 @@ class _Server:
         """Open it, or go on trying behind. Raises StoreBroken: it is not what the configuration says."""
         try:
             key = await self.link.call(lambda connection: check_server(connection, self.number, path_key))
-            self.store = await PostgresStore.open(self._dsn, self._settings, **self._options)
+            self.store = await PostgresStore.open(self._dsn, self._settings, **self.options)
         except StoreUnavailable as error:
             self.hear(str(error))
             if self._opening is None:
@@ -201,9 +204,13 @@ class PostgresServers:
         settings: StoreSettings,
         partition_of: Callable[[str], int] | None,
         digests: PostgresDigests | None,
+        index_at: Sequence[str],
     ) -> None:
         """Use `open`."""
         self.servers = servers
+        self.fingerprints = Fingerprints(
+            {number: index_link(dsn) for number, dsn in enumerate(index_at)}, self.link_of, self.look
+        )
         self.settings = settings
         self.places = Places()
         self.digests = digests
@@ -228,20 +235,21 @@ class PostgresServers:
         """Connect to the servers of a fleet in the order of their numbers; those that are away are tried again behind.
 
         `partition_of`: origins to partitions, None where all origins lie in one. `digests_at`: servers that hold the
-        digest index, prepared by `set_up_servers` as well (None: all). With one server the index is part of its
-        transactions. `options` are those of PostgresStore. Raises StoreUnavailable when none answers, StoreBroken.
+        indexes of digests and of near-duplicates, prepared by `set_up_servers` as well (None: all). With one server
+        digests are part of its transactions. `options` are those of PostgresStore. Raises StoreUnavailable when none answers, StoreBroken.
         """
         base = settings or StoreSettings()
         several = len(dsns) > 1 or digests_at is not None
         given = replace(base, digests_elsewhere=several)
         digests = None
+        where = digests_at or dsns
         if several:
-            where = digests_at or dsns
             digests = PostgresDigests({n: Link(dsn, "amble digests") for n, dsn in enumerate(where)})
         servers = [_Server(number, dsn, given, options) for number, dsn in enumerate(dsns)]
-        self = cls(servers, given, partition_of, digests)
+        self = cls(servers, given, partition_of, digests, where)
         for server in servers:
             server.on_trouble = self._hear
+            server.options["fingerprints"] = self.fingerprints
         try:
             await self._open()
         except BaseException:
@@ -299,6 +307,13 @@ class PostgresServers:
         """The small connection to the server of a partition."""
         return self.server_of(partition).link
 
+    def hear_indexes(self, listener: Callable[[str | None], None]) -> None:
+        """Let `listener` hear why pages wait for the indexes of the fleet, and None when they do not."""
+        troubles = Troubles(listener)
+        self.fingerprints.on_trouble = lambda trouble: troubles.tell("near-duplicates", trouble)
+        if self.digests is not None:
+            self.digests.on_trouble = lambda trouble: troubles.tell("digests", trouble)
+
     def pace(self, in_flight: int) -> None:
         """See PostgresStore.pace."""
         for server in self.servers:
@@ -309,13 +324,17 @@ class PostgresServers:
         """See PostgresStore.abandon."""
         for server in self.servers:
             server.abandon(error)
+        self.fingerprints.abandon(error)
         if self.digests is not None:
             self.digests.abandon(error)
 
     async def close(self) -> None:
         """Every call made is answered, where there is somebody to answer; then all connections end."""
+        if self.fingerprints.trouble is not None:
+            self.fingerprints.abandon(StoreUnavailable(self.fingerprints.trouble))
         for server in self.servers:
             await server.close()
+        await self.fingerprints.close()
         if self.digests is not None:
             await self.digests.close()
 

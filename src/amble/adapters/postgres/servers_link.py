@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -28,10 +28,12 @@ NOW: Final = (
 class Link:
     """One connection, made when it is first needed and again after it was lost. Calls go one after the other."""
 
-    def __init__(self, dsn: str, name: str = "amble link") -> None:
+    def __init__(self, dsn: str, name: str = "amble link", settings: Mapping[str, str] | None = None) -> None:
+        """`settings`: of the server for this connection, beside those of every other."""
         self.dsn = dsn
         self.place = place_of(dsn)
         self._name = name
+        self._settings = dict(settings or {})
         self._connection: asyncpg.Connection[Any] | None = None
         self._turn = asyncio.Lock()
 
@@ -70,12 +72,12 @@ class Link:
             try:
                 async with asyncio.timeout(seconds):
                     if self._connection is None or self._connection.is_closed():
-                        self._connection = await connect(self.dsn, name=self._name)
+                        self._connection = await connect(self.dsn, name=self._name, more=self._settings)
                     return await work(self._connection)
             except AmbleError:
                 raise
             except asyncio.CancelledError:
-                self._abandon()
+                self.cut()
                 raise
             except asyncpg.UndefinedTableError as error:
                 raise StoreUnfit(
@@ -85,12 +87,13 @@ class Link:
                 lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)
                 what = Trouble.LOST if lost else trouble_of(error)
                 if what is Trouble.LOST:
-                    self._abandon()
+                    self.cut()
                 if what in (Trouble.BROKEN, Trouble.REFUSED):
                     raise StoreBroken(f"{self.place}: {describe(error)}") from error
                 raise StoreUnavailable(f"{self.place}: {describe(error)}") from error
 
-    def _abandon(self) -> None:
+    def cut(self) -> None:
+        """End the connection without a word; the next call makes another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()

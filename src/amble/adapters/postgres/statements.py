@@ -9,5 +9,6 @@ from amble.adapters.sql.statements import load
 
 _FOLDER = Path(__file__).parent
 ORIGIN: Final = load("origin", _FOLDER)
+NEAR: Final = load("near", _FOLDER)
 URL: Final = load("url", _FOLDER)
 WORK: Final = load("work", _FOLDER)

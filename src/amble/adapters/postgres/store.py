@@ -25,6 +25,7 @@ from amble.adapters.postgres.connection import (
     describe,
     trouble_of,
 )
+from amble.adapters.postgres.fingerprints import Fingerprints, concerns, index_link
 from amble.adapters.postgres.gather import Asked
 from amble.adapters.postgres.leasing import NearBudget
 from amble.adapters.postgres.migrations import check
@@ -34,7 +35,16 @@ from amble.adapters.postgres.statements import WORK
 from amble.adapters.postgres.tick import Carry, Outcome, Tick
 from amble.adapters.sql.client import FrontierCalls
 from amble.adapters.sql.identity import Slots
-from amble.adapters.sql.messages import Admit, Adopt, AnyOperation, Refused, Requeue, TakeLease
+from amble.adapters.sql.messages import (
+    Admit,
+    Adopt,
+    AnyOperation,
+    FindNear,
+    Finish,
+    Refused,
+    Requeue,
+    TakeLease,
+)
 from amble.adapters.sql.settings import StoreSettings
 from amble.domain.errors import AmbleError, OperationRefused, StoreBroken, StoreUnavailable
 from amble.domain.pacing import linger_s as linger_for
@@ -118,8 +128,12 @@ class PostgresStore:
         now_ms: Callable[[], int] | None = None,
         slots: Slots | None = None,
         token: Callable[[int], bytes] = os.urandom,
+        fingerprints: Fingerprints | None = None,
     ) -> None:
-        """Use `open`. `now_ms`, `slots` and `token` replace time, hashing and chance in tests."""
+        """Use `open`. `now_ms`, `slots` and `token` replace time, hashing and chance in tests.
+
+        `fingerprints`: the index of a fleet over several servers; None for one in this database.
+        """
         self.settings = settings or StoreSettings()
         self.trouble: str | None = None
         self.on_trouble: Callable[[str | None], None] = lambda _: None
@@ -144,6 +158,9 @@ class PostgresStore:
         self._ended: AmbleError | None = None
         self._last_s = -IDLE_S
         self._server: asyncio.Task[None] | None = None
+        self._claims = 0
+        self._owns_index = fingerprints is None
+        self.fingerprints = fingerprints or Fingerprints({0: index_link(dsn)})
 
     @classmethod
     async def open(cls, dsn: str, settings: StoreSettings | None = None, **options: Any) -> PostgresStore:
@@ -178,6 +195,10 @@ class PostgresStore:
         """A connection beside the store's own, which the caller closes. All partitions are on one server."""
         return Link(self._dsn, "amble side")
 
+    def hear_indexes(self, listener: Callable[[str | None], None]) -> None:
+        """Let `listener` hear why completions wait for the index of near-duplicates, and None when they do not."""
+        self.fingerprints.on_trouble = listener
+
     def pace(self, in_flight: int) -> None:
         """Linger in proportion to the pages under way (domain/pacing.py)."""
         self._linger_s = linger_for(in_flight, at_least_s=LINGER_S_MIN)
@@ -186,11 +207,37 @@ class PostgresStore:
         """Apply one operation durably; its reply. Raises StoreUnavailable, StoreBroken."""
         if self._ended is not None:
             raise self._ended
+        if isinstance(operation, FindNear):
+            return await self.fingerprints.find(operation.value)
+        if isinstance(operation, Finish) and concerns(operation.value):
+            return await self._claim_and_finish(partition, operation)
+        return await self._enqueue(partition, operation).waiter
+
+    async def _claim_and_finish(self, partition: int, operation: Finish) -> Any:
+        """The index of near-duplicates comes first, in no transaction of this store; what it says is what is committed."""
+        self._claims += 1
+        self._settled.clear()
+        try:
+            settled = Finish(await self.fingerprints.settle(operation.value))
+            if self._ended is not None:
+                raise self._ended
+            call = self._enqueue(partition, settled)
+        finally:
+            self._claims -= 1
+            self._rest()
+        return await call.waiter
+
+    def _enqueue(self, partition: int, operation: AnyOperation) -> _Call:
         call = _Call(partition, operation, self._loop.create_future(), self._loop.time())
         self._pending.append(call)
         self._settled.clear()
         self._called.set()
-        return await call.waiter
+        return call
+
+    def _rest(self) -> None:
+        """Tell those who wait for it that every call is answered, if so."""
+        if not (self._pending or self._group or self._claims):
+            self._settled.set()
 
     # ---- the loop
 
@@ -206,7 +253,7 @@ class PostgresStore:
                 self._last_s = self._loop.time()
                 if not self._pending:
                     self._called.clear()
-                    self._settled.set()
+                self._rest()
         except AmbleError as error:
             self._end(error)
         except Exception as error:
@@ -380,6 +427,8 @@ class PostgresStore:
 
         What waited may have been applied or not, as after a crash; the next owner finds out from the database.
         """
+        if self._owns_index:
+            self.fingerprints.abandon(error)
         self._end(error)
         if self._server is not None:
             self._server.cancel()
@@ -408,6 +457,8 @@ class PostgresStore:
             else:
                 await self._database.close()
             self._database = None
+        if self._owns_index:
+            await self.fingerprints.close()
 
 
 class PostgresFrontier(FrontierCalls):
