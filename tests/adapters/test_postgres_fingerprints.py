@@ -11,10 +11,13 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from amble.adapters.postgres import fingerprints
+from amble.adapters.postgres import fingerprints, fingerprints_build
 from amble.adapters.postgres.connection import connect
 from amble.adapters.postgres.fingerprints import Document, home_of, keys_by_server, signed
+from amble.adapters.postgres.fingerprints_build import build_index
+from amble.adapters.postgres.migrations import available, migrate
 from amble.adapters.postgres.placement import set_up_servers
+from amble.adapters.postgres.relocation import Relocation
 from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.setup import init
 from amble.adapters.postgres.statements import NEAR
@@ -23,7 +26,7 @@ from amble.adapters.system import SystemClock
 from amble.domain.attempt import LeaseKey
 from amble.domain.decision import Reason
 from amble.domain.digest import fine_keys
-from amble.domain.errors import StoreUnavailable
+from amble.domain.errors import StoreBroken, StoreUnavailable
 from amble.domain.fetched import BodyRef
 from amble.domain.frontier import Applied, Complete
 from amble.stages.health import Health
@@ -368,6 +371,100 @@ async def test_a_repeated_call_under_the_same_key_changes_nothing(fleet: Fleet) 
     assert await fleet.complete(key, TEXT) == Applied.APPLIED
     assert await fleet.complete(key, TEXT, store=1) == Applied.STALE
     assert await fleet.entered() == await fleet.published() == {key.url_id}
+
+
+# ---- what was published before, and what moves
+
+
+async def test_what_was_published_before_the_index_came_is_entered_by_store_init(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprints_build, "PIECE", 3)
+    chance = random.Random(4)
+    texts = [chance.getrandbits(64) for _ in range(10)]
+    keys = await fleet.parsed(0, 5) + await fleet.parsed(1, 5)
+    for key, text in zip(keys, texts, strict=True):
+        await fleet.complete(key, text)
+    (hidden,) = await fleet.parsed(0, 1)
+    await fleet.complete(hidden, 4711, publish=False, withheld="noindex")
+    wanted = sorted(await fleet.rows("SELECT url_id, fingerprint, attempt, partition, keys FROM near"))
+    await fleet.rows("TRUNCATE near")
+    assert await build_index(fleet.dsns, fleet.dsns) == 0
+    await fleet.rows(NEAR["begin_build"])
+    await set_up_servers(fleet.dsns, partitions=s.PARTITIONS)
+    assert (
+        sorted(await fleet.rows("SELECT url_id, fingerprint, attempt, partition, keys FROM near")) == wanted
+    )
+    assert await fleet.rows(NEAR["built_to"]) == []
+    (late,) = await fleet.parsed(0, 1)
+    await fleet.complete(late, texts[7] ^ 1)
+    assert (await fleet.reason(late))[1] == f"nearly the same text as {await fleet.url(keys[7])}"
+
+
+async def test_a_build_that_was_stopped_goes_on_and_leaves_newer_entries_alone(
+    one: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprints_build, "PIECE", 2)
+    keys = await one.parsed(0, 5)
+    for key in keys:
+        await one.complete(key, random.getrandbits(64))
+    wanted = sorted(await one.rows("SELECT url_id, fingerprint, keys FROM near"))
+    await one.rows("DELETE FROM near WHERE url_id <> $1", keys[0].url_id)
+    await one.rows(NEAR["begin_build"])
+
+    class Broken(Exception):
+        pass
+
+    class Stopped:
+        """A connection that ends after the second piece was entered, and before that is noted."""
+
+        def __init__(self, connection: Any) -> None:
+            self.fetch, self.fetchval = connection.fetch, connection.fetchval
+            self.connection, self.calls = connection, 0
+
+        async def execute(self, *asked: Any) -> Any:
+            self.calls += 1
+            if self.calls == 4:
+                raise Broken
+            return await self.connection.execute(*asked)
+
+    source = await connect(one.dsns[0])
+    stopped = Stopped(source)
+    with pytest.raises(Broken):
+        await fingerprints_build.fill(stopped, {0: stopped})
+    assert await fingerprints_build.fill(source, {0: source}) == 3
+    assert sorted(await one.rows("SELECT url_id, fingerprint, keys FROM near")) == wanted
+    assert await fingerprints_build.compare(source) == 5
+    await one.rows("DELETE FROM near WHERE url_id = $1", keys[4].url_id)
+    with pytest.raises(StoreBroken, match=f"document {keys[4].url_id} is not in it"):
+        await fingerprints_build.compare(source)
+    await source.close()
+
+
+async def test_a_database_of_before_is_told_to_build_when_it_has_published(database: str) -> None:
+    steps = available()
+    connection = await asyncpg.connect(database)
+    await migrate(connection, steps[:2])
+    await connection.execute("INSERT INTO publication VALUES (0, 1, 1, 0, 1, 1, 1)")
+    await migrate(connection)
+    assert await connection.fetchval(NEAR["built_to"]) == b"0"
+    await connection.close()
+
+
+async def test_a_partition_that_moves_keeps_its_place_in_the_index(fresh_database: FreshDatabase) -> None:
+    dsns = await s.two_servers(fresh_database)
+    store = await PostgresServers.open(dsns, partition_of=s.MAP.of, linger_s=0.0)
+    fleet = Fleet(dsns, [store])
+    (first,) = await fleet.parsed(0, 1)
+    await fleet.complete(first, TEXT)
+    entered = await fleet.rows("SELECT * FROM near")
+    await Relocation(dsns=dsns, partition=0, target=1, hold_ms=0).run()
+    assert await fleet.rows("SELECT * FROM near") == entered
+    # This store still believes that the partition is where it was.
+    (late,) = await fleet.parsed(1, 1)
+    await fleet.complete(late, TEXT)
+    assert await fleet.reason(late) == ("near_duplicate", f"nearly the same text as {await fleet.url(first)}")
+    await store.close()
 
 
 # ---- a server that is away

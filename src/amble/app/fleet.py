@@ -63,11 +63,15 @@ async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> 
     ]
     if problems:
         raise ConfigErrors(problems)
-    for dsn in servers_of(config.fleet.digests_url):
-        if dsn not in servers_of(config.fleet.store_url):
+    dsns, index_at = servers_of(config.fleet.store_url), servers_of(config.fleet.digests_url)
+    for dsn in index_at:
+        if dsn not in dsns:
             await set_up_servers([dsn], partitions=partitions)
     return await set_up_servers(
-        servers_of(config.fleet.store_url), partitions=partitions, apart=[site.lower() for site in apart]
+        dsns,
+        partitions=partitions,
+        apart=[site.lower() for site in apart],
+        index_at=index_at if len(dsns) > 1 else (),
     )
 
 

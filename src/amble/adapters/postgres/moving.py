@@ -1,7 +1,8 @@
 """Moving a crawl from a frontier file into a database: copied table by table in key order, resumable, then compared.
 
 Every piece of rows is one transaction together with how far the copy has come, so that a move which was stopped at any
-point goes on where it was. Partitions cannot be claimed before every row was read back and found equal.
+point goes on where it was. Partitions cannot be claimed before every row was read back and found equal. The index of
+near-duplicates follows from the rows and is made anew.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from msgspec import msgpack
 
 from amble.adapters.postgres.books import plain
 from amble.adapters.postgres.connection import place_of
+from amble.adapters.postgres.fingerprints_build import compare, fill
 from amble.adapters.postgres.reports import trouble_of
 from amble.adapters.postgres.setup import HASHED
+from amble.adapters.postgres.statements import NEAR
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Database
 from amble.adapters.sql.identity import SLOT_BITS
@@ -173,8 +176,11 @@ class Mover:
                 await self._copy(table)
             async with self.target.transaction():
                 await self._settle()
+                await self.target.execute(NEAR["begin_build"])
                 await self._mark("moved", b"", done=True)
+        self.progress("near", await fill(self.target, {0: self.target}))
         rows = {table.name: await self._compare(table) for table in _TABLES}
+        rows["near"] = await compare(self.target)
         await self._compare_counters()
         async with self.target.transaction():
             await self.target.execute("UPDATE partition SET moving = false WHERE moving")

@@ -48,3 +48,17 @@ SELECT u.id, u.fingerprint, u.attempt, o.partition FROM url AS u JOIN origin AS 
 WHERE u.id > $1 AND u.fingerprint <> 0 AND EXISTS (SELECT 1 FROM publication AS p WHERE p.url_id = u.id
   AND p.attempt = (SELECT max(m.attempt) FROM manifest AS m WHERE m.url_id = u.id AND m.opened))
 ORDER BY u.id LIMIT $2;
+
+-- begin_build: what was published is to be entered
+INSERT INTO meta(name, value) VALUES ('near_built_to', '0') ON CONFLICT DO NOTHING;
+
+-- fill: documents are entered, unless somebody else has entered them
+INSERT INTO near (url_id, fingerprint, claim, at, attempt, partition, keys)
+SELECT a.url_id, a.fingerprint, 0, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, a.attempt, a.partition,
+  a.keys::integer[]
+FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::integer[], $5::text[])
+  AS a(url_id, fingerprint, attempt, partition, keys)
+ORDER BY a.url_id ON CONFLICT (url_id) DO NOTHING;
+
+-- entered: how documents are entered
+SELECT url_id, fingerprint, keys::text FROM near WHERE url_id = ANY($1::bigint[]);

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 
 from amble.adapters.postgres.connection import connect, describe, trouble_of
+from amble.adapters.postgres.fingerprints_build import build_index
 from amble.adapters.postgres.partitions import place_of
 from amble.adapters.postgres.setup import HASHED, ORIGIN_IDS, PATH_KEY, init
 from amble.domain.errors import ConfigErrors, StoreBroken, StoreUnavailable
@@ -44,11 +45,14 @@ async def read_map(connection: Any) -> list[Placement]:
     return [Placement(*row) for row in rows]
 
 
-async def set_up_servers(dsns: Sequence[str], *, partitions: int, apart: Sequence[str] = ()) -> int:
+async def set_up_servers(
+    dsns: Sequence[str], *, partitions: int, apart: Sequence[str] = (), index_at: Sequence[str] = ()
+) -> int:
     """Prepare the databases of a fleet, or find that they are; how many partitions it has in all.
 
     New partitions are spread evenly; those that exist stay where they are, so that a server which is added later has none
-    until some are moved there. `apart`: sites that get a partition of their own. Safe to run again at any time, also to
+    until some are moved there. `apart`: sites that get a partition of their own. `index_at`: prepared databases
+    that hold the index of near-duplicates (these), where what was published before it came is entered. Safe to run again at any time, also to
     give more origin ids to servers that have few left. Raises ConfigErrors, StoreBroken, StoreUnavailable.
     """
     if not 1 <= len(dsns) <= SERVERS_MAX:
@@ -60,6 +64,7 @@ async def set_up_servers(dsns: Sequence[str], *, partitions: int, apart: Sequenc
             await _prepare(number, dsn, plan)
         for dsn in dsns[1:]:
             await _top_up(dsns[0], dsn)
+        await build_index(dsns, index_at or dsns)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         if trouble_of(error).value in ("again", "later", "lost"):
             raise StoreUnavailable(describe(error)) from error
