@@ -2,7 +2,8 @@
 
 A page cycle is lease + reserve + fetched + parsed + complete + admit of 30 candidates of which 3 are new, 64 cycles to
 three transactions. Each agent is a process with a connection and a partition of its own. The server is started here
-unless `--dsn` names one that may be filled; CPU of the server is known only of one that runs on this machine.
+unless `--dsn` names one that may be filled; CPU of the server is known only of one that runs on this machine. With
+`--near` each page claims its text in the index of near-duplicates before it is completed, and one in ten finds a twin.
 
     python -m bench.postgres --urls 100000 --agents 1 --agents 2 --agents 4 --seconds 10
 """
@@ -78,6 +79,7 @@ class World:
     urls: int
     origins: int
     partitions: int
+    near: bool = False
 
     def sizes(self) -> list[int]:
         """URLs of each origin."""
@@ -158,6 +160,14 @@ class Agent:
             self.cumulative.append(total)
         self.fresh = (self.mine + 1) * 10**9
         self.offset = 0
+        self.texts: list[int] = []
+
+    def text(self) -> int:
+        """A fingerprint; one in ten is near to another."""
+        if self.texts and self.random.random() < 0.1:
+            return self.random.choice(self.texts) ^ 1 << self.random.randrange(64)
+        self.texts.append(self.random.getrandbits(64))
+        return self.texts[-1]
 
     def links(self, origin: str) -> list[Candidate]:
         """Nine in ten are known; three in four stay on the origin, the rest within the partition."""
@@ -201,7 +211,9 @@ class Agent:
             calls += [
                 frontier.record_fetched(RecordFetched(key, fetched, EFFECT, 600_000)),
                 frontier.record_parsed(RecordParsed(key, 1, ref, LINKS, "html", ref, "A title")),
-                frontier.complete(Complete(key, 1, publish=True, fingerprint=12345, revisit_ms=24 * HOUR)),
+                frontier.complete(Complete(
+                    key, 1, publish=True, fingerprint=self.text(), revisit_ms=24 * HOUR, near=self.world.near
+                )),
                 frontier.admit(AdmitBatch(links, CursorAdvance(manifest, 0, LINKS), {"out_of_scope": 2}, known=5)),
             ]  # fmt: skip
         replies = await asyncio.gather(*calls)
@@ -313,7 +325,7 @@ def measure(dsn: str, server: EmbeddedPostgres | None, world: World, agents: int
 
 def run(dsn: str, server: EmbeddedPostgres | None, options: argparse.Namespace) -> None:
     """Fill the frontier and measure with each number of agents."""
-    world = World(options.urls, options.origins, max(options.agents))
+    world = World(options.urls, options.origins, max(options.agents), options.near)
     asyncio.run(init(dsn, partitions=world.partitions))
     began = time.perf_counter()
     asyncio.run(load(dsn, world))
@@ -330,6 +342,7 @@ def main() -> None:
     parser.add_argument("--origins", type=int, default=2_000)
     parser.add_argument("--agents", type=int, action="append")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--near", action="store_true", help="withhold near-duplicates")
     parser.add_argument("--dsn", default="")
     parser.add_argument("--folder", type=Path, help="where the server that is started here keeps its files")
     parser.add_argument("--agent", nargs=4, help=argparse.SUPPRESS)

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from amble.adapters.postgres import fingerprints, fingerprints_build
+from amble.adapters.postgres.check import PostgresCheck
 from amble.adapters.postgres.connection import connect
 from amble.adapters.postgres.fingerprints import Document, home_of, keys_by_server, signed
 from amble.adapters.postgres.fingerprints_build import build_index
@@ -465,6 +466,56 @@ async def test_a_partition_that_moves_keeps_its_place_in_the_index(fresh_databas
     await fleet.complete(late, TEXT)
     assert await fleet.reason(late) == ("near_duplicate", f"nearly the same text as {await fleet.url(first)}")
     await store.close()
+
+
+# ---- what verify says
+
+
+async def problems(dsn: str) -> list[str]:
+    def look() -> list[str]:
+        with PostgresCheck(dsn) as check:
+            # The pages of these tests were not counted.
+            return [line for line in check.problems() if "near-duplicate" in line]
+
+    return await asyncio.to_thread(look)
+
+
+async def test_verify_finds_an_index_that_keeps_its_promises(fleet: Fleet) -> None:
+    ours, theirs = await fleet.parsed(0, 4), await fleet.parsed(1, 4)
+    chance = random.Random(8)
+    for one, other in zip(ours, theirs, strict=True):
+        text = chance.getrandbits(64)
+        await fleet.complete(one, text)
+        await fleet.complete(other, near(text, chance), store=1)
+    turncoat = await fleet.again(ours[0])
+    await fleet.complete(turncoat, 99)
+    # One is under way, one was claimed and then failed, one is found anew and not looked at yet.
+    (claimed, failed) = await fleet.parsed(0, 2)
+    await fleet.stores[0].fingerprints.claim(fleet.document(claimed, 1234))
+    await fleet.stores[0].fingerprints.claim(fleet.document(failed, 0xFFFF_0000))
+    await fleet.rows("UPDATE url SET state = 5, ended = 5 WHERE id = $1", failed.url_id)
+    await fleet.again(ours[1])
+    for dsn in fleet.dsns:
+        assert await problems(dsn) == []
+
+
+async def test_verify_tells_what_is_wrong_with_the_index(one: Fleet) -> None:
+    shown, copy, other = await one.parsed(0, 3)
+    await one.complete(shown, TEXT)
+    await one.complete(copy, TEXT ^ 1)
+    await one.complete(other, 7)
+    await one.rows("DELETE FROM near WHERE url_id = $1", shown.url_id)
+    (told,) = await problems(one.dsns[0])
+    assert told.startswith(
+        f"{await one.url(copy)} is withheld as a near-duplicate, but no published document"
+    )
+    await one.rows("UPDATE near SET keys[3] = 1 WHERE url_id = $1", other.url_id)
+    await one.rows("INSERT INTO near SELECT $1, $2, 0, 0, 1, 0, '{}'", copy.url_id, signed(TEXT ^ 1))
+    assert sorted(await problems(one.dsns[0])) == [
+        f"{await one.url(copy)} is in the index of near-duplicates, but not published with this text",
+        told,
+        f"{await one.url(other)} is in the index of near-duplicates under keys of another text",
+    ]
 
 
 # ---- a server that is away

@@ -11,12 +11,16 @@ from typing import Any, Final
 
 from msgspec.msgpack import Decoder
 
+from amble.adapters.postgres.fingerprints import keys_by_server
 from amble.adapters.postgres.reports import PostgresReports
+from amble.adapters.postgres.rows import columns
 from amble.adapters.postgres.seeds import SEEDS, decode_seeds
+from amble.adapters.postgres.statements import NEAR
 from amble.adapters.sql import tally
 from amble.adapters.sql.lines import capture_line
 from amble.domain.decision import Reason
-from amble.domain.frontier import Candidate
+from amble.domain.digest import NEAR_DUPLICATE_BITS_MAX, fine_keys
+from amble.domain.frontier import NEAR_DUPLICATE, Candidate
 from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
 from amble.domain.report import Capture
 
@@ -95,6 +99,31 @@ _NAMES: Final = {
     "queued": tally.QUEUED,
 }
 SAMPLES: Final = 5
+# Rows of the index, and documents that were withheld, that are looked at together.
+PIECE: Final = 2_000
+
+_ENTRIES: Final = (
+    "SELECT n.url_id, n.fingerprint, n.keys, n.attempt, u.attempt, u.state, u.fingerprint, o.key || u.path,"
+    " EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.attempt ="
+    " (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
+    " FROM near n LEFT JOIN (url u JOIN origin o ON o.id = u.id >> 36) ON u.id = n.url_id"
+    " WHERE n.url_id > $1 ORDER BY n.url_id LIMIT $2"
+)
+_WITHHELD: Final = (
+    "SELECT u.id, u.fingerprint, u.detail, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
+    " WHERE u.id > $1 AND u.state = 4 AND u.reason = $3 ORDER BY u.id LIMIT $2"
+)
+_VISITS: Final = (
+    "SELECT count(*) FROM manifest m JOIN origin o ON o.id = m.url_id >> 36 JOIN url u ON u.id = m.url_id"
+    " WHERE o.key = $1 AND u.path = $2 AND m.opened"
+)
+_ALONE: Final = (
+    "SELECT NOT EXISTS (SELECT 1 FROM server WHERE number > 0)"
+    " AND coalesce((SELECT value FROM meta WHERE name = 'server'), '0') = '0'"
+    " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = 'near_built_to')"
+)
+_32_BITS: Final = (1 << 32) - 1
+_64_BITS: Final = (1 << 64) - 1
 _decode_candidates = Decoder(list[Candidate]).decode
 
 
@@ -104,7 +133,7 @@ class PostgresCheck(PostgresReports):
     def problems(self) -> Iterator[str]:
         """Every problem within the tables, readable; none means that they agree with each other."""
         with self._reading():
-            problems = [*self._rows(), *self._tallies()]
+            problems = [*self._rows(), *self._tallies(), *self._entries(), *self._withheld()]
         yield from problems
 
     def captures(self, *, after: tuple[int, int], limit: int) -> list[Capture]:
@@ -137,8 +166,8 @@ class PostgresCheck(PostgresReports):
         with self._reading():
             return bool(self._one("over_budget", names)[0])
 
-    def _ask(self, statement: str) -> list[Any]:
-        return [tuple(row) for row in self._run(self._connection.fetch(statement))]
+    def _ask(self, statement: str, *parameters: object) -> list[Any]:
+        return [tuple(row) for row in self._run(self._connection.fetch(statement, *parameters))]
 
     def _rows(self) -> Iterator[str]:
         flight = ", ".join(str(int(state)) for state in sorted(IN_FLIGHT))
@@ -149,6 +178,39 @@ class PostgresCheck(PostgresReports):
                 yield f"{name} {complaint} ({detail})"
             if len(rows) > SAMPLES:
                 yield f"… and {len(rows) - SAMPLES} more: {complaint}"
+
+    def _pieces(self, statement: str, *parameters: object) -> Iterator[list[Any]]:
+        last = -1
+        while rows := self._ask(statement, last, PIECE, *parameters):
+            yield rows
+            last = rows[-1][0]
+
+    def _entries(self) -> Iterator[str]:
+        """What is in the index of near-duplicates. Of what is under way, or ended otherwise, an entry may be left."""
+        for rows in self._pieces(_ENTRIES):
+            for url_id, fingerprint, keys, attempt, at_attempt, state, own, name, published in rows:
+                if not {key & _32_BITS for key in keys} <= set(fine_keys(fingerprint & _64_BITS)):
+                    yield f"{name or url_id} is in the index of near-duplicates under keys of another text"
+                settled = state == UrlState.COMPLETE and attempt == at_attempt
+                if settled and not (published and own == fingerprint):
+                    yield f"{name} is in the index of near-duplicates, but not published with this text"
+
+    def _withheld(self) -> Iterator[str]:
+        """What was withheld has a published twin, as far as the index is here and complete."""
+        if not self._ask(_ALONE)[0][0]:
+            return
+        for rows in self._pieces(_WITHHELD, NEAR_DUPLICATE):
+            asks = [(place, row[0], row[1], keys_by_server(row[1], [0])[0]) for place, row in enumerate(rows)]
+            near = {row[0] for row in self._ask(NEAR["look"], *columns(asks), NEAR_DUPLICATE_BITS_MAX)}
+            for place, (_, _, detail, name) in enumerate(rows):
+                # Its twin may have been visited again since, and found to be another text.
+                if place not in near and self._visits((detail or "").rpartition(" ")[2]) < 2:
+                    yield f"{name} is withheld as a near-duplicate, but no published document is near it ({detail})"
+
+    def _visits(self, url: str) -> int:
+        """How often a URL was carried to COMPLETE."""
+        slash = url.find("/", url.find("://") + 3)
+        return int(self._ask(_VISITS, url[:slash], url[slash:])[0][0])
 
     def _tallies(self) -> Iterator[str]:
         kept = {
