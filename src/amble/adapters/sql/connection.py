@@ -41,6 +41,10 @@ _UNAVAILABLE: Final = frozenset(
 )  # BUSY LOCKED NOMEM READONLY IOERR FULL CANTOPEN PROTOCOL
 _BROKEN: Final = frozenset({11, 26})  # CORRUPT NOTADB
 
+# apsw gives each use of a statement the next place in a ring, so what was not used for a whole round is prepared anew.
+# This is the longest ring it has.
+_STATEMENTS_KEPT: Final = 512
+
 _KNOWN_CARRAY = "SELECT u.id, u.path FROM carray(?1) AS j CROSS JOIN url AS u ON u.id = j.value"
 _KNOWN_JSON = "SELECT u.id, u.path FROM json_each(?1) AS j CROSS JOIN url AS u ON u.id = j.value"
 
@@ -212,7 +216,11 @@ def _connect(path: str, driver: Driver, *, read_only: bool) -> Database:
         flags = (
             apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
         )  # the mode takes away
-        return ApswDatabase(apsw.Connection(_uri(path, mode), flags=flags, statementcachesize=256))
+        connection = apsw.Connection(_uri(path, mode), flags=flags, statementcachesize=_STATEMENTS_KEPT)
+        # A plan depends on the text of a statement alone. Else those with a bound LIMIT or class are prepared anew for
+        # each new value, which costs more than running them.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        return ApswDatabase(connection)
     return StdlibDatabase(
         sqlite3.connect(
             _uri(path, mode),
