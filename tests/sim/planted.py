@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from amble.adapters.sql import admission, crossing, gatekeeping, holding, leasing, ownership, recording
-from amble.app import crawl, filegroup
+from amble.adapters.sql import admission, crossing, gatekeeping, holding, leasing, near, ownership, recording
+from amble.app import crawl, filegroup, twins
 from amble.domain import attempt, politeness, robots
 from amble.formats import registry
 from amble.stages import admit, complete, gate, journey, store
@@ -341,6 +341,43 @@ MISTAKES = (
         "one publication",
         in_source(complete, "withheld_because", "manifest.directives & NOINDEX", "False"),
         seed=2,
+    ),
+    mistake(
+        "what is published does not enter the index of near-duplicates",
+        "one of near-duplicates | tables agree",
+        in_source(
+            near.NearIndex,
+            "enter",
+            "self._database.executemany(_PUT, [_appended(key, last.get(key), entry) for key in keys])",
+            "pass",
+        ),
+    ),
+    mistake(
+        "a document withheld as a near-duplicate enters the index all the same",
+        "tables agree",
+        in_source(
+            recording.Recording,
+            "_index",
+            "twin = self._near.enter(url_id, fingerprint)",
+            "twin = self._near.twin(fingerprint); self._near._file([(fingerprint, url_id)])",
+        ),
+    ),
+    mistake(
+        "a text that has changed keeps its place in the index",
+        "tables agree",
+        in_source(recording.Recording, "_index", "self._near.leave(url_id, before)", "pass"),
+    ),
+    mistake(
+        "a document is looked for in its own file only",
+        "one of near-duplicates",
+        in_source(twins.Twins, "_after", "if url is not None:", "if False:"),
+        profile="divided",
+    ),
+    mistake(
+        "near-duplicates of two files do not wait for each other",
+        "one of near-duplicates",
+        in_source(twins.Twins, "_after", "if before:", "if False:"),
+        profile="divided",
     ),
     mistake(
         "a resumed page keeps the token that its dead owner knew",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import time
 import zlib
 from collections import Counter
@@ -26,7 +27,7 @@ from tests.web.message import (
     page,
     text,
 )
-from tests.web.words import ENGLISH
+from tests.web.words import ENGLISH, sentences
 
 ALLOW_ALL = "User-agent: *\nDisallow:\n"
 LONG_S = 3600.0
@@ -37,6 +38,8 @@ class Site:
 
     name = ""
     also: tuple[str, ...] = ()
+    #: Groups of documents with nearly the same text, each as host/path: one of each is worth publishing.
+    alike: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -984,6 +987,7 @@ class Dup(Site):
     """The same bytes at /a, /b and /c?x=1; /near differs from them in one word; /canonical names /a."""
 
     name = "dup"
+    alike = (("dup.test/a", "dup.test/b", "dup.test/c?x=1", "dup.test/near"),)
 
     def page(self, request: Request) -> Reply:
         prose = " ".join(ENGLISH * 4)
@@ -994,6 +998,31 @@ class Dup(Site):
         if request.target == "/canonical":
             return page("copy", prose, head='<link rel="canonical" href="/a">')
         return page("dup", links=("/a", "/b", "/c?x=1", "/near", "/canonical"))
+
+
+class Mirror(Site):
+    """An article, its page for printers, and the same on mirror-2 between other links; /other is another article."""
+
+    name = "mirror"
+    also = ("mirror-2",)
+    alike = (("mirror.test/article", "mirror.test/print", "mirror-2.test/article"),)
+
+    def page(self, request: Request) -> Reply:
+        article, other = (sentences(random.Random(seed), ENGLISH, 150) for seed in (1, 2))
+        there = f"http://mirror-2.test:{request.port}/article"
+        menu = ("/", "/article", "/print", "/other", there)
+        match request.host, request.target:
+            case _, "/":
+                return page("mirror", "Two articles.", links=menu)
+            case "mirror-2.test", "/article":
+                return page("The article, elsewhere", "Read it here.", article, links=("/",))
+            case "mirror.test", "/article":
+                return page("The article", article, links=menu)
+            case "mirror.test", "/print":
+                return page("The article", article)
+            case "mirror.test", "/other":
+                return page("The article", other, links=menu)
+        return not_found()
 
 
 class Latin1(Site):
@@ -1089,6 +1118,15 @@ class TlsWrongName(Site):
     """HTTPS with a certificate for another name."""
 
     name = "tls-wrong-name"
+
+
+def near_duplicates(port: int) -> list[list[str]]:
+    """URLs of documents with nearly the same text, group by group: one of each group is worth publishing."""
+    return [
+        [f"http://{place.replace('/', f':{port}/', 1)}" for place in group]
+        for kind in site_classes()
+        for group in kind.alike
+    ]
 
 
 def site_classes() -> list[type[Site]]:

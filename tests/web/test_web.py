@@ -504,7 +504,13 @@ def test_run_fills_in_where_the_web_is_and_returns_the_exit_code() -> None:
 def test_truth_on_the_command_line_is_json() -> None:
     command = [sys.executable, "-m", "tests.web", "truth", "--sites", "2", "--pages", "9", "--port", "99"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == ClosedSet(sites=2, pages=9, seed=1, port=99).truth()
+    told = json.loads(done.stdout)
+    assert [
+        "http://mirror.test:99/article",
+        "http://mirror.test:99/print",
+        "http://mirror-2.test:99/article",
+    ] in (told.pop("near_duplicates"))
+    assert told == ClosedSet(sites=2, pages=9, seed=1, port=99).truth()
 
 
 def test_the_readme_lists_every_site_and_name() -> None:

@@ -16,7 +16,7 @@ from tests.web.control import Control
 from tests.web.dns import DnsServer, Zone, special_names
 from tests.web.message import Reply, Request, not_found
 from tests.web.server import AccessLog, Answers, listen
-from tests.web.sites import build_sites
+from tests.web.sites import build_sites, near_duplicates
 
 #: Every site lives in here; a canary outside of it, say at 127.66.0.1, stands for what no crawl may touch.
 NEIGHBOURHOOD = "127.10.0.0/15"
@@ -190,5 +190,8 @@ def _tls(folder: Path) -> tuple[ssl.SSLContext, str]:
 
 
 def truth(settings: Settings, port: int, *, digests: bool = False) -> dict[str, Any]:
-    """The truth of the closed set that these settings serve on `port`."""
-    return closed_set(settings.sites, settings.pages, settings.seed, port).truth(digests=digests)
+    """The truth of the closed set that these settings serve on `port`, and which pages of the other sites are alike."""
+    alike = {"near_duplicates": near_duplicates(port)}
+    if not settings.sites:
+        return alike
+    return closed_set(settings.sites, settings.pages, settings.seed, port).truth(digests=digests) | alike

@@ -72,6 +72,11 @@ class FileShards(Shards):
         """See ports.Frontier."""
         return await self.twins.complete(item, partial(Shards.complete, self))
 
+    async def close(self) -> None:
+        """See ports.Frontier."""
+        await self.twins.settled()
+        await Shards.close(self)
+
 
 @dataclass(slots=True)
 class _Troubles:
@@ -124,6 +129,7 @@ async def _several(
     shards = FileShards(
         clock=clock, on_fenced=lambda _: fence.lose_all(), partition_of=partition_of, hosts=stores
     )
+    stack.push_async_callback(shards.twins.settled)
     found: list[Takeover] = []
     for number in sorted(stores):
         takeover = await take_over(stores[number], number)

@@ -46,6 +46,11 @@ class Twins:
         task.add_done_callback(self._over)
         return await asyncio.shield(task)
 
+    async def settled(self) -> None:
+        """Wait until nothing is under way any more, whoever asked for it."""
+        while self._under_way:
+            await asyncio.wait(list(self._under_way))
+
     async def _after(self, before: list[asyncio.Future[Applied]], item: Complete, commit: Commit) -> Applied:
         if before:
             await asyncio.wait(before)

@@ -27,6 +27,7 @@ REQUIRED = (
     ),
     "lease.fenced",
     "stale",
+    "withheld.near_duplicate",
 )
 # A campaign shorter than this promises nothing about what it reaches.
 COVERAGE_SEEDS_MIN = 200

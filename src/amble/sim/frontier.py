@@ -73,6 +73,7 @@ class StoreHost:
         self._fails_once = False
         self._queue: list[_Call] = []
         self._sent: list[_Call] = []
+        self._late: list[_Call] = []
         self._wake = asyncio.Event()
         self._listeners: dict[Actor, Callable[[str | None], None]] = {}
         slots = Slots(bytes(KEY_BYTES))
@@ -117,7 +118,7 @@ class StoreHost:
 
     def release(self, actor: Actor, error: StoreUnavailable) -> None:
         """The calls of an agent that still wait end with `error`; what was received is applied all the same."""
-        for call in (*self._sent, *self._queue):
+        for call in (*self._late, *self._sent, *self._queue):
             if call.actor is actor and not call.future.done():
                 call.future.set_exception(error)
 
@@ -163,10 +164,10 @@ class StoreHost:
         for store, execute in zip(self.stores, self._execute, strict=True):
             store.database.execute = execute
             store.close()
-        for call in (*self._sent, *self._queue):
+        for call in (*self._late, *self._sent, *self._queue):
             if call.actor.alive and not call.future.done():
                 call.future.set_exception(StoreBroken("simulated: the store process is gone"))
-        self._queue, self._sent = [], []
+        self._queue, self._sent, self._late = [], [], []
 
     # -- serving ----------------------------------------------------------------------------------------------------
 
@@ -260,7 +261,11 @@ class StoreHost:
             self._around.history.tell(
                 call.actor.name, "hears late", f"{type(call.operation).__name__} by {late_s:.1f} s"
             )
-        self._around.loop.call_later(late_s, _resolve, call, reply) if late_s else _resolve(call, reply)
+        if not late_s:
+            _resolve(call, reply)
+            return
+        self._late = [*(other for other in self._late if not other.future.done()), call]
+        self._around.loop.call_later(late_s, _resolve, call, reply)
 
 
 def _resolve(call: _Call, reply: Any) -> None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from amble.domain.attempt import UrlKind
-from amble.domain.frontier import Applied, OriginOrder, ReserveOutcome
+from amble.domain.frontier import NEAR_DUPLICATE, Applied, OriginOrder, ReserveOutcome
 from amble.domain.lifecycle import TRANSITIONS, UrlEvent, UrlState
 from amble.domain.partition import PartitionMap
 from amble.formats import warc
@@ -510,9 +510,15 @@ class Watch:
 
 Row = tuple[Any, ...]
 _URLS = """
-SELECT o.key || u.path, u.state, u.kind, u.reason, u.rq, u.due_at, u.status, u.id, u.generation, u.attempt, o.urls
+SELECT o.key || u.path, u.state, u.kind, u.reason, u.rq, u.due_at, u.status, u.id, u.generation, u.attempt, o.urls,
+  u.fingerprint, u.detail
 FROM url u JOIN origin o ON o.id = u.id >> 36 ORDER BY u.id
 """
+
+
+def _near(one: int, other: int) -> bool:
+    """Whether two fingerprints, as the tables keep them, are of nearly the same text."""
+    return one != 0 and other != 0 and ((one ^ other) & (1 << 64) - 1).bit_count() <= 3
 
 
 @dataclass(slots=True)
@@ -627,10 +633,41 @@ class Left:
             if row[1] != UrlState.COMPLETE or row[2] == UrlKind.ROBOTS or row[6] not in (200, 304):
                 continue
             wanted, got = self._publishable(url, row), published[row[7]].get(row[8], 0) == 1
+            if wanted and row[3] == NEAR_DUPLICATE:
+                self.history.reached["withheld.near_duplicate"] += 1
+                wanted = not self._has_twin(url, row, urls, published)
             if wanted != got:
                 self.history.violate(
                     "one publication", f"{url} generation {row[8]}: published {got}, should be {wanted}"
                 )
+
+        self._judge_twins(
+            [
+                (url, row[11])
+                for url, row in urls.items()
+                if row[1] == UrlState.COMPLETE and row[8] in published[row[7]] and row[11]
+            ]
+        )
+
+    def _has_twin(
+        self, url: str, row: Row, urls: dict[str, Row], published: dict[int, dict[int, int]]
+    ) -> bool:
+        """Whether a document was published that is nearly the same text, as far as can be told now."""
+        for other, twin in urls.items():
+            if other == url or not published[twin[7]]:
+                continue
+            if _near(twin[11] or 0, row[11]):
+                return True
+            # It was named, and has been visited again since: its text may have become another one.
+            if twin[8] > 1 and str(row[12]).endswith(f" {other}"):
+                return True
+        return False
+
+    def _judge_twins(self, documents: list[tuple[str, int]]) -> None:
+        for place, (url, fingerprint) in enumerate(documents):
+            for other, another in documents[:place]:
+                if _near(fingerprint, another):
+                    self.history.violate("one of near-duplicates", f"{other} and {url} are both published")
 
     def _publishable(self, url: str, row: Row) -> bool:
         page = self.world.page_at(url)

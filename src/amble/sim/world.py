@@ -26,6 +26,8 @@ DAY, HOP = "/day/", "/hop/"
 POISON = b"<!-- poison -->"
 FORBIDDEN = ("10.0.0.7", "127.0.0.1", "169.254.169.254", "192.168.1.1", "::1", "fd00::1")
 _WORDS = ["river", "stone", "lamp", "window", "harvest", "copper", "letter", "garden", "bridge", "winter", "paper", "engine", "island", "morning", "basket", "silver", "valley", "thunder", "carpet", "orchard"]  # fmt: skip
+# Words of a page, and of those that nearly repeat each other. Texts of under 30 words have no fingerprint.
+_SHORT, _LONG = 36, 60
 
 
 class Kind(StrEnum):
@@ -420,9 +422,9 @@ class World:
         elif page.kind is Kind.CANONICAL:
             head = f'<link rel="canonical" href="{page.target}">'
         if page.kind is Kind.TWIN:
-            text, title = "the very same words on every twin", "twin"
+            text, title = _words("every twin", _LONG), "twin"
         elif page.kind is Kind.NEAR_TWIN:
-            text, title = f"nearly the same words on every near twin {url}", "near twin"
+            text, title = f"{_words('every near twin', _LONG)} {url}", "near twin"
         else:
             text, title = _words(url), url
         if page.kind is Kind.CHANGING:
@@ -606,10 +608,11 @@ def _split(url: str) -> tuple[str, str]:
     return url[:slash], url[slash:]
 
 
-def _words(url: str) -> str:
-    number = int.from_bytes(hashlib.sha256(url.encode()).digest()[:8], "big")
+def _words(name: str, count: int = _SHORT) -> str:
+    """A text that differs with its name, long enough for a fingerprint."""
+    number = int.from_bytes(hashlib.shake_128(name.encode()).digest(count), "big")
     words = []
-    for _ in range(12):
+    for _ in range(count):
         number, place = divmod(number, len(_WORDS))
         words.append(_WORDS[place])
     return " ".join(words)
