@@ -265,6 +265,7 @@ SITES: dict[str, Expected] = {
             "/canonical": "complete 200 canonical_elsewhere",
         }
     ),
+    "mirror": site({"/": OK, "/article": OK, "/print": OK, "/other": OK}),
     "latin1": site(
         {"/": OK, **{f"/{case}": OK for case in ("header", "meta", "bom", "lie", "none", "japanese")}}
     ),
@@ -309,6 +310,19 @@ class Crawled:
     urls: Mapping[str, Mapping[str, str]]  # host → path and query → outcome
     requests: Mapping[str, int]  # host → how many
     entries: list[log.Entry]
+    near_duplicates: list[list[str]]  # groups of URLs
+
+    @property
+    def alike(self) -> dict[str, list[str]]:
+        """Paths of documents that others nearly repeat, by host."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for url in (url for group in self.near_duplicates for url in group):
+            found[urlsplit(url).hostname or ""].append(url.split("/", 3)[3].join(("/", "")))
+        return found
+
+    def outcome(self, url: str) -> str:
+        """What became of a URL."""
+        return self.urls[urlsplit(url).hostname or ""][url.split("/", 3)[3].join(("/", ""))]
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +343,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Crawled:
         assert done.returncode == 0, done.stdout + done.stderr
         web.flush()
         entries = log.load(web.log_path)
+        near_duplicates = web.truth()["near_duplicates"]
         ports = {web.port, web.tls_port}
     listed = run(["urls", str(out), "--json", "--limit", "0"])
     assert listed.returncode == 0, listed.stderr
@@ -338,6 +353,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Crawled:
         urls=_outcomes(listed.stdout, ports),
         requests=Counter(entry.host for entry in entries),
         entries=entries,
+        near_duplicates=near_duplicates,
     )
 
 
@@ -362,6 +378,9 @@ def _outcome(facts: Mapping[str, Any]) -> str:
 def test_a_site_comes_to_what_it_shows(name: str, crawled: Crawled) -> None:
     expected = SITES[name]
     urls = dict(crawled.urls[f"{name}.test"])
+    for path in crawled.alike[f"{name}.test"]:
+        # Which one of several is published depends on which comes first.
+        urls[path] = urls[path].removesuffix(" near_duplicate")
     assert urls.pop("/robots.txt") == expected.robots
     if expected.urls is not None:
         assert urls == dict(expected.urls)
@@ -409,6 +428,30 @@ def test_why_names_what_kept_the_robots_txt_away(name: str, cause: str, crawled:
 def test_a_crawl_of_trouble_verifies(crawled: Crawled) -> None:
     verified = run(["verify", str(crawled.folder)], timeout_s=120)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.timeout(300)
+def test_one_of_each_group_of_near_duplicates_is_published(crawled: Crawled, tmp_path: Path) -> None:
+    file = tmp_path / "documents.jsonl"
+    exported = run(["export", str(crawled.folder), "--to", "jsonl", "--file", str(file)], timeout_s=120)
+    assert exported.returncode == 0, exported.stderr
+    documents = [json.loads(line)["url"] for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(crawled.near_duplicates) >= 2
+    for group in crawled.near_duplicates:
+        (first,) = (url for url in group if url in documents)
+        late = [url for url in group if url != first]
+        assert [crawled.outcome(url) for url in late] == ["complete 200 near_duplicate"] * len(late)
+        told = run(["why", late[0], "--out", str(crawled.folder)]).stdout
+        assert f"near_duplicate (nearly the same text as {first})" in told
+        assert "publish.near_duplicates" in told
+    assert f"http://mirror.test:{crawled.port}/other" in documents, "the same links around another text"
+    withheld = sum(len(group) - 1 for group in crawled.near_duplicates)
+    status = json.loads(run(["status", str(crawled.folder), "--json"]).stdout)
+    assert status["withheld"]["near_duplicate"] >= withheld
+    assert (
+        f"{status['withheld']['near_duplicate']} near-duplicates"
+        in run(["status", str(crawled.folder)]).stdout
+    )
 
 
 #: Path at latin1.test → its title, which its text repeats.

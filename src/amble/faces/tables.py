@@ -80,11 +80,12 @@ def status_lines(
 
 
 def _withheld(status: Status) -> str:
-    if not status.withheld:
-        return ""
-    near = status.withheld.get(Withheld.NEAR_DUPLICATE)
-    hint = "; publish.near_duplicates decides about near-duplicates" if near else ""
-    return f" ({counts(status.withheld)} kept back{hint})"
+    """What is complete and no document. Near-duplicates always have their place: a setting decides about them."""
+    others = dict(status.withheld)
+    near = others.pop(Withheld.NEAR_DUPLICATE, 0)
+    told = [f"{text.plural(near, 'near-duplicate')} by publish.near_duplicates"] if near else []
+    told += [counts(others)] if others else []
+    return f" (kept back: {', '.join(told)})" if told else ""
 
 
 def _queued(status: Status) -> str:
