@@ -20,6 +20,7 @@ from pathlib import Path
 
 from amble.adapters.sql import messages as m
 from amble.adapters.sql.identity import SLOT_BITS
+from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.sqlite import SqliteStore
 from amble.domain.fetched import BodyRef, Fetched, Timings, Validators
@@ -39,6 +40,7 @@ from amble.domain.manifest import CursorAdvance, ManifestKey
 HOUR = 3_600_000
 GROUP = 64
 LINKS, NEW = 30, 3
+DOCUMENTS_AT_ONCE = 500_000
 EFFECT = OriginEffect(120, 0, 0, 0)
 
 
@@ -49,7 +51,7 @@ def path_of(number: int) -> str:
 class World:
     """A store with `urls` known URLs over `origins` origins, half pending and half complete."""
 
-    def __init__(self, file: Path, urls: int, origins: int) -> None:
+    def __init__(self, file: Path, urls: int, origins: int, documents: int = 0, *, near: bool = True) -> None:
         self.now = 1_700_000_000_000
         settings = StoreSettings(default_spacing_ms=0, urls_per_origin_start=10**9, urls_per_origin_max=10**9)
         self.store = SqliteStore(file, settings, now_ms=lambda: self.now)
@@ -59,7 +61,9 @@ class World:
         self.weights = weights
         self.per_origin = [max(2, int(urls * weight / sum(weights))) for weight in weights]
         self.fresh = 10**9
+        self.near = near
         self._load()
+        self._index(documents)
         self.epoch = self.store.apply([m.TakeOver(TakeoverAsk("bench"))])[0].epoch
 
     def _load(self) -> None:
@@ -106,6 +110,19 @@ class World:
         store.books.tally.__init__(db)
         db.checkpoint()
 
+    def _index(self, documents: int) -> None:
+        """So many documents of unrelated texts are published already."""
+        db, index = self.store.database, NearIndex(self.store.database)
+        for first in range(0, documents, DOCUMENTS_AT_ONCE):
+            count = min(DOCUMENTS_AT_ONCE, documents - first)
+            db.execute("BEGIN IMMEDIATE")
+            index.file(
+                (self.random.getrandbits(64), 1 << SLOT_BITS | self.random.getrandbits(SLOT_BITS))
+                for _ in range(count)
+            )
+            db.execute("COMMIT")
+            db.checkpoint()
+
     def links(self, origin: str) -> list[Candidate]:
         """Nine in ten are known; three in four stay on the origin."""
         out = []
@@ -149,7 +166,7 @@ class World:
                 m.Reserve(ReserveAsk(key, self.epoch, lease.origin, 0, 60_000, lease.facts.robots.version, 1)),
                 m.KeepFetched(RecordFetched(key, fetched, EFFECT, 600_000)),
                 m.KeepParsed(RecordParsed(key, 1, ref, LINKS, "html", ref, "A title")),
-                m.Finish(Complete(key, 1, True, fingerprint=random.getrandbits(64), near=True, revisit_ms=24 * HOUR)),
+                m.Finish(Complete(key, 1, True, fingerprint=random.getrandbits(64), near=self.near, revisit_ms=24 * HOUR)),
                 m.Admit(AdmitBatch(self.links(lease.origin), CursorAdvance(manifest, 0, LINKS), {"out_of_scope": 2}, [], 5)),
             ]  # fmt: skip
         cpu = time.process_time()
@@ -187,11 +204,19 @@ class Figures:
         )
 
 
-def measure(urls: int, origins: int, seconds: float, profiler: cProfile.Profile | None = None) -> Figures:
-    """Run page cycles for `seconds` on a frontier with `urls` known URLs."""
+def measure(
+    urls: int,
+    origins: int,
+    seconds: float,
+    profiler: cProfile.Profile | None = None,
+    *,
+    documents: int = 0,
+    near: bool = True,
+) -> Figures:
+    """Run page cycles for `seconds` on a frontier with `urls` known URLs and `documents` published ones."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "frontier.db"
-        world = World(file, urls, origins)
+        world = World(file, urls, origins, documents, near=near)
         size = file.stat().st_size
         world.tick(0)
         began, pages, cpu, codec = time.perf_counter(), 0, 0.0, 0.0
@@ -221,12 +246,22 @@ def main() -> None:
     )
     parser.add_argument("--urls", type=int, action="append")
     parser.add_argument("--origins", type=int, default=2_000)
+    parser.add_argument("--documents", type=int, default=0, help="in the index of near-duplicates at first")
+    parser.add_argument("--no-near", action="store_true", help="publish near-duplicates: no index")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     for urls in arguments.urls or [100_000, 1_000_000]:
         profiler = cProfile.Profile() if arguments.profile else None
-        print(measure(urls, arguments.origins, arguments.seconds, profiler).line())
+        figures = measure(
+            urls,
+            arguments.origins,
+            arguments.seconds,
+            profiler,
+            documents=arguments.documents,
+            near=not arguments.no_near,
+        )
+        print(figures.line())
         if profiler is not None:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
 

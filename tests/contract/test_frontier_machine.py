@@ -51,6 +51,10 @@ TTL = 5_000
 GRACE = StoreSettings().lease_grace_ms
 HEALTHY = OriginEffect(50, DELAY, 0, 0)
 
+# One text, some that are near to it, one that is near to those only, others, and one too short for a fingerprint.
+TEXT = 0xF123_4567_89AB_CDEF
+TEXTS = [TEXT, *(TEXT ^ flip for flip in (0b1, 0b111, 0b1111, 0b11_1111, (1 << 64) - 1)), 0]
+
 P, L, F, R, C, X, E = UrlState  # pending, leased, fetched, parsed, complete, failed, excluded
 
 
@@ -102,7 +106,8 @@ class FrontierMachine(RuleBasedStateMachine):
         self.inbox: list[tuple[str, str]] = []
         self.slots = Slots(bytes(32), lambda path: len(path), lambda path: 9) if collide else None
         self.model: dict[str, Site] = {}
-        self.pages = 0
+        self.pages = self.publications = 0
+        self.documents: dict[str, int] = {}
         self.stale: list[LeaseKey] = []
         self._open()
         if prepared:  # most of the line is beyond robots.txt
@@ -299,21 +304,34 @@ class FrontierMachine(RuleBasedStateMachine):
             self._forget(known)
 
     @precondition(lambda self: self.held(R))
-    @rule(data=st.data(), revisit=st.sampled_from([None, 4_000]))
-    def complete(self, data: st.DataObject, revisit: int | None) -> None:
+    @rule(data=st.data(), revisit=st.sampled_from([None, 4_000]), text=st.sampled_from(TEXTS))
+    def complete(self, data: st.DataObject, revisit: int | None, text: int) -> None:
         site, known = data.draw(st.sampled_from(self.held(R)))
         key = known.key
         assert key is not None
         robots = known.kind == UrlKind.ROBOTS
         decision = {"robots": ALLOW_ALL, "robots_ttl_ms": DAY} if robots else {"revisit_ms": revisit}
-        operation = m.Finish(Complete(key, 1, not robots, **decision))  # type: ignore[arg-type]
+        facts = {"fingerprint": text, "near": True, **decision}
+        operation = m.Finish(Complete(key, 1, not robots, **facts))  # type: ignore[arg-type]
         assert self.one(operation) == Applied.APPLIED
         assert self.one(operation) == Applied.STALE
+        self._published(known, 0 if robots else text)
         known.state, known.tries = C, 0
         known.due = None if revisit is None else self.now + revisit
         if robots:
             self._robots_decided(site, known, DAY)
         self._forget(known)
+
+    def _published(self, known: Known, text: int) -> None:
+        """A document is one unless another one, whose last visit was published, is nearly the same text."""
+        assert known.lease is not None
+        self.documents.pop(known.lease.url, None)
+        twin = any((text ^ other).bit_count() <= 3 for other in self.documents.values() if text)
+        if text and not twin:
+            self.documents[known.lease.url] = text
+        self.publications += known.kind == UrlKind.PAGE and not twin
+        (row,) = self.rows(f"SELECT reason FROM url WHERE id = {known.lease.key.url_id}")
+        assert row == ("near_duplicate" if twin else None,)
 
     @precondition(lambda self: self.held(F, R))
     @rule(count=st.integers(1, 3), state=st.sampled_from([F, R]), hold_ms=st.sampled_from([1_000, HOLD]))
@@ -465,6 +483,7 @@ class FrontierMachine(RuleBasedStateMachine):
         rig = self._audited()
         rig.audit()
         assert rig.tallied()["pages"] == self.pages
+        assert rig.tallied()["publications"] == self.publications
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

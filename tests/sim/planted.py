@@ -359,7 +359,7 @@ MISTAKES = (
             recording.Recording,
             "_index",
             "twin = self._near.enter(url_id, fingerprint)",
-            "twin = self._near.twin(fingerprint); self._near._file([(fingerprint, url_id)])",
+            "twin = self._near.twin(fingerprint); self._near.file([(fingerprint, url_id)])",
         ),
     ),
     mistake(

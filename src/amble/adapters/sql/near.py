@@ -116,14 +116,14 @@ class NearIndex:
         if not rows:
             self._execute(_BUILT)
             return None
-        self._file((unsigned(fingerprint), url_id) for url_id, fingerprint in rows)
+        self.file((unsigned(fingerprint), url_id) for url_id, fingerprint in rows)
         self._database.executemany(_ENTER, [(url_id,) for url_id, _ in rows])
         last = int(rows[-1][0])
         self._execute(_BUILD_ON, (str(last).encode(),))
         return last
 
-    def _file(self, documents: Iterable[Entry]) -> None:
-        """File documents whether or not they are near to others, in the order of the keys."""
+    def file(self, documents: Iterable[Entry]) -> None:
+        """File many documents whether or not they are near to others, in the order of the keys."""
         filed: defaultdict[int, list[bytes]] = defaultdict(list)
         for fingerprint, url_id in documents:
             entry = _ENTRY.pack(fingerprint, url_id)
