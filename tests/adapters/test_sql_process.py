@@ -94,6 +94,23 @@ async def test_looking_for_a_body_holds_no_snapshot(file: Path) -> None:
     assert not blocked
 
 
+async def test_bodies_of_an_earlier_life_are_found_and_new_ones_too(file: Path) -> None:
+    settings = StoreSettings(default_active_max=4, default_spacing_ms=0)
+    bodies = [answer(digest=bytes([number]) * 32) for number in (1, 2)]
+    for life, body in enumerate(bodies):
+        store = await StoreProcess.start(file, settings)
+        epoch = (await store.take_over(TakeoverAsk("agent"))).epoch
+        await store.admit(batch("/x", origin=f"https://{life}.example"))
+        (lease,) = (await store.lease(LeaseAsk(epoch, 1, 1, 60_000))).leases
+        await store.reserve(ReserveAsk(lease.key, epoch, lease.origin, 0, 60_000, -1, 1))
+        digest = body.digest or b""
+        assert await store.find_body(digest) is None
+        await store.record_fetched(RecordFetched(lease.key, body, OriginEffect(5, 0, 0, 0), 60_000))
+        assert await store.find_body(digest) == body.body_ref
+        assert (await store.find_body(bodies[0].digest or b"")) is not None
+        await store.close()
+
+
 async def test_calls_after_close_are_refused_for_now(file: Path) -> None:
     store = await StoreProcess.start(file)
     await store.close()

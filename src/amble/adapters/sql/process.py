@@ -21,14 +21,18 @@ from amble.adapters.sql.connection import DRIVER, Database, Driver, open_reader,
 from amble.adapters.sql.messages import OpenStore
 from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.settings import StoreSettings
+from amble.adapters.sql.sieve import Sieve
 from amble.adapters.sql.statements import load
 from amble.adapters.sql.wire import LINGER_S, StoreWire, hear_ready
 from amble.domain.errors import StoreBroken, StoreUnavailable
-from amble.domain.fetched import BodyRef
+from amble.domain.fetched import BodyRef, Fetched
+from amble.domain.frontier import Applied, RecordFailed, RecordFetched
 
 # How long the process may take to finish after the agent closed.
 CLOSE_S: Final = 60.0
-_FIND_BODY: Final = load("work")["find_body"]
+_WORK = load("work")
+_FIND_BODY: Final = _WORK["find_body"]
+_ANY_BODY: Final = _WORK["any_body"]
 
 
 class StoreProcess(StoreWire):
@@ -48,6 +52,7 @@ class StoreProcess(StoreWire):
         self._process = process
         self._bodies = bodies
         self._near = NearIndex(bodies)
+        self._sieve = None if bodies.execute(_ANY_BODY).fetchall() else Sieve()
 
     @classmethod
     async def start(
@@ -97,8 +102,24 @@ class StoreProcess(StoreWire):
         """The store process."""
         return self._process.pid
 
+    async def record_fetched(self, item: RecordFetched) -> Applied:
+        """See ports.Frontier.record_fetched."""
+        self._note_body(item.fetched)
+        return await super().record_fetched(item)
+
+    async def record_failed(self, item: RecordFailed) -> Applied:
+        """See ports.Frontier.record_failed."""
+        self._note_body(item.fetched)
+        return await super().record_failed(item)
+
+    def _note_body(self, fetched: Fetched | None) -> None:
+        if self._sieve is not None and fetched is not None and fetched.digest is not None:
+            self._sieve.add(fetched.digest)
+
     async def find_body(self, digest: bytes) -> BodyRef | None:
         """See ports.Frontier.find_body. A read of what is committed, so it needs neither the process nor a commit."""
+        if self._sieve is not None and not self._sieve.may_hold(digest):
+            return None
         try:
             # All of them, or the statement would stay open, and its snapshot would keep the log from being folded in.
             rows = self._bodies.execute(_FIND_BODY, (digest,)).fetchall()

@@ -8,6 +8,9 @@ INSERT INTO body(digest, ref, bytes) VALUES (?1, ?2, ?3) ON CONFLICT (digest) DO
 -- find_body: where bytes were stored first
 SELECT ref FROM body WHERE digest = ?1;
 
+-- any_body: whether there are any
+SELECT 1 FROM body LIMIT 1;
+
 -- add_manifest: a parse is durable; discovery has consumed none of its links. A repeated parse replaces its record
 INSERT INTO manifest(url_id, attempt, generation, ref, links, cursor, opened, content_kind, title, text_ref, at)
 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, ?6, ?7, ?8, ?9) ON CONFLICT (url_id, attempt, generation) DO UPDATE SET
