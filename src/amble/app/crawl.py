@@ -316,7 +316,7 @@ class Crawl:
             await self._wait_for_room()
 
     async def _page(self, lease: Lease) -> None:
-        """One attempt, and the hand-over of what it fetched to extraction."""
+        """One attempt, and extraction of what it fetched, which takes its place among those that extract."""
         try:
             source = await self.parts.dispatch.run(lease)
         except Exception as bug:
@@ -326,8 +326,17 @@ class Crawl:
             await self.parts.recorder.fail(lease, FetchFailure(Category.INTERNAL, repr(bug)[:200]))
             return
         if source is not None:
-            carry = self._carry(partial(self.parts.extract.run, source), lease.url)
-            self._spawn(self._extracting, carry, lease.url, lease.key.partition)
+            self._turn_to_extraction()
+            await self._carry(partial(self.parts.extract.run, source), lease.url)
+
+    def _turn_to_extraction(self) -> None:
+        """The request of this task is over: another one may start."""
+        task = asyncio.current_task()
+        assert task is not None
+        del self._active[task]
+        self._extracting[task] = None
+        self._room.set()
+        self.parts.scheduler.kick()
 
     async def _carry(self, work: Callable[[], Awaitable[object]], url: str) -> None:
         """Extraction or discovery of one page. Where it stumbles the page stays as it is, for the next run."""
@@ -363,7 +372,8 @@ class Crawl:
         self._busy[partition] += 1
 
         def done(finished: asyncio.Task[None]) -> None:
-            group.pop(finished, None)
+            self._active.pop(finished, None)
+            self._extracting.pop(finished, None)
             self._busy[partition] -= 1
             self._room.set()
             self.parts.scheduler.kick()
