@@ -253,6 +253,14 @@ def test_one_reason_needs_no_total_before_it() -> None:
     assert "2 robots disallowed" in summary(result)
 
 
+def test_the_summary_tells_of_near_duplicates_and_how_to_have_them() -> None:
+    withheld = (ReasonCount(reason="status_404", count=9), ReasonCount(reason="near_duplicate", count=1_200))
+    said = summary(CrawlResult(reason=EndReason.FINISHED, pages=5_000, documents=3_700, withheld=withheld))
+    assert "3,700, without 1,200 near-duplicates of them" in said
+    assert "--set publish.near_duplicates=publish" in said
+    assert "near-duplicate" not in summary(CrawlResult(reason=EndReason.FINISHED, withheld=withheld[:1]))
+
+
 def test_only_verbose_names_every_reason() -> None:
     refused = tuple(ReasonCount(reason=f"reason_{number}", count=9 - number) for number in range(8))
     result = CrawlResult(reason=EndReason.FINISHED, pages=1, refused=refused)
