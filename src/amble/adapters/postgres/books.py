@@ -126,7 +126,7 @@ class Books:
         self._fetches: list[tuple[Any, ...]] = []
         self._new_bodies: dict[bytes, tuple[bytes, int]] = {}
         self._decisions: list[tuple[Any, ...]] = []
-        self._publications: list[tuple[int, int, int, int, int]] = []
+        self._publications: list[tuple[int, int, int, int, int, bool]] = []
         self._audits: list[tuple[Any, ...]] = []
         self._put_in: list[tuple[Any, ...]] = []
         self._sent: list[tuple[Any, ...]] = []
@@ -258,9 +258,11 @@ class Books:
         self.manifests[key] = row
         self._parses[key] = parse
 
-    def publish(self, partition: int, row: UrlRow, extraction_generation: int) -> None:
-        """Hand a document to the sinks of a partition."""
-        self._publications.append((partition, row.id, row.generation, extraction_generation, row.attempt))
+    def publish(self, partition: int, row: UrlRow, extraction_generation: int, *, indexed: bool) -> None:
+        """Hand a document to the sinks of a partition. `indexed`: it is in the index of near-duplicates."""
+        self._publications.append(
+            (partition, row.id, row.generation, extraction_generation, row.attempt, indexed)
+        )
 
     def audit(self, partition: int, who: str, what: str, subject: str, old: str, new: str, why: str) -> None:
         """One operator action."""

@@ -109,6 +109,13 @@ _ENTRIES: Final = (
     " FROM near n LEFT JOIN (url u JOIN origin o ON o.id = u.id >> 36) ON u.id = n.url_id"
     " WHERE n.url_id > $1 ORDER BY n.url_id LIMIT $2"
 )
+_MISSING: Final = (
+    "SELECT u.id, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
+    " WHERE u.id > $1 AND u.state = 4 AND EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.indexed"
+    " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
+    " AND NOT EXISTS (SELECT 1 FROM near n WHERE n.url_id = u.id AND n.fingerprint = u.fingerprint)"
+    " ORDER BY u.id LIMIT $2"
+)
 _WITHHELD: Final = (
     "SELECT u.id, u.fingerprint, u.detail, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
     " WHERE u.id > $1 AND u.state = 4 AND u.reason = $3 ORDER BY u.id LIMIT $2"
@@ -196,9 +203,12 @@ class PostgresCheck(PostgresReports):
                     yield f"{name} is in the index of near-duplicates, but not published with this text"
 
     def _withheld(self) -> Iterator[str]:
-        """What was withheld has a published twin, as far as the index is here and complete."""
+        """What was published can be found, and what was withheld has a published twin, where the index is here and built."""
         if not self._ask(_ALONE)[0][0]:
             return
+        for rows in self._pieces(_MISSING):
+            for _, name in rows:
+                yield f"{name} is published and not in the index of near-duplicates"
         for rows in self._pieces(_WITHHELD, NEAR_DUPLICATE):
             asks = [(place, row[0], row[1], keys_by_server(row[1], [0])[0]) for place, row in enumerate(rows)]
             near = {row[0] for row in self._ask(NEAR["look"], *columns(asks), NEAR_DUPLICATE_BITS_MAX)}

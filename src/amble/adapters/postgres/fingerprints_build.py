@@ -46,6 +46,7 @@ async def fill(source: Any, index: Mapping[int, Any]) -> int:
             await index[server].execute(NEAR["fill"], *columns(entries))
         # Entered before it is marked: what is repeated changes nothing.
         if rows:
+            await source.execute(NEAR["mark"], [row[0] for row in rows])
             await source.execute(NEAR["build_on"], str(rows[-1][0]).encode())
         else:
             await source.execute(NEAR["built"])

@@ -60,5 +60,10 @@ FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::integer[], $5::text[]
   AS a(url_id, fingerprint, attempt, partition, keys)
 ORDER BY a.url_id ON CONFLICT (url_id) DO NOTHING;
 
+-- mark: publications whose documents are entered
+UPDATE publication AS p SET indexed = true FROM unnest($1::bigint[]) AS a(url_id)
+WHERE p.url_id = a.url_id AND NOT p.indexed
+  AND p.attempt = (SELECT max(m.attempt) FROM manifest AS m WHERE m.url_id = p.url_id AND m.opened);
+
 -- entered: how documents are entered
 SELECT url_id, fingerprint, keys::text FROM near WHERE url_id = ANY($1::bigint[]);

@@ -217,7 +217,8 @@ def complete(books: Books, item: Complete) -> Applied:
     _next_visit(books, item, row)
     _open_manifest(books, row, item.extraction_generation)
     if item.publish:
-        books.publish(partition, row, item.extraction_generation)
+        indexed = item.near and item.fingerprint != 0
+        books.publish(partition, row, item.extraction_generation, indexed=indexed)
     elif item.withheld:
         books.count(partition, f"withheld.{item.withheld}")
     return Applied.APPLIED

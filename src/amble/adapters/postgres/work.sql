@@ -76,10 +76,10 @@ ON CONFLICT (digest) DO NOTHING;
 SELECT digest, ref FROM body WHERE digest = ANY($1::bytea[]);
 
 -- publish: one publication per URL, crawl generation and extraction generation
-INSERT INTO publication(partition, seq, url_id, crawl_generation, extraction_generation, attempt, at)
-SELECT n.partition, n.seq, n.url_id, n.crawl_generation, n.extraction_generation, n.attempt, $7
-FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::integer[], $5::integer[], $6::integer[])
-  AS n(partition, seq, url_id, crawl_generation, extraction_generation, attempt)
+INSERT INTO publication(partition, seq, url_id, crawl_generation, extraction_generation, attempt, indexed, at)
+SELECT n.partition, n.seq, n.url_id, n.crawl_generation, n.extraction_generation, n.attempt, n.indexed, $8
+FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::integer[], $5::integer[], $6::integer[], $7::boolean[])
+  AS n(partition, seq, url_id, crawl_generation, extraction_generation, attempt, indexed)
 ON CONFLICT (url_id, crawl_generation, extraction_generation) DO NOTHING RETURNING partition;
 
 -- add_decisions: refusals, skips and waits

@@ -10,5 +10,8 @@ CREATE TABLE near(
 -- Without a list of what is still to be sorted in: every search would read it.
 CREATE INDEX near_keys ON near USING gin (keys) WITH (fastupdate = off);
 
+-- Whether the document was in the index when it was published: not where nobody asked for it, or it had no text.
+ALTER TABLE publication ADD COLUMN indexed boolean NOT NULL DEFAULT false;
+
 -- What was published before is entered by `amble store init`, which goes on after the url id that stands here, in decimal.
 INSERT INTO meta(name, value) SELECT 'near_built_to', '0' WHERE EXISTS (SELECT 1 FROM publication);
