@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import os
 import resource
 import subprocess
@@ -14,10 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 from fastwarc.warc import ArchiveIterator, WarcRecordType
+from msgspec import structs
 from warcio.checker import Checker
 
 from amble.adapters.archive.check import verify
 from amble.adapters.archive.directory import ArchiveLimits, DirectoryArchive
+from amble.adapters.archive.member import compress, open_member
 from amble.adapters.archive.names import list_segments
 from amble.adapters.system import SystemClock, SystemEntropy
 from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
@@ -62,6 +65,28 @@ def names(folder: Path) -> list[str]:
 
 def problems(folder: Path) -> list[str]:
     return [str(problem) for problem in verify(folder)]
+
+
+# -- members -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [[0], [1], [65_535], [65_536], [1 << 16, 1 << 16, 5], [200_000]])
+def test_a_packed_body_is_stored_as_it_is_and_any_gzip_reader_reads_it(sizes: list[int]) -> None:
+    pieces = [os.urandom(size) for size in sizes if size]
+    plain, packed = (response(Ids(), *pieces, packed=packed) for packed in (False, True))
+    head = warc.written_head(plain).data
+    member = b"".join(compress(packed, head))
+    whole = gzip.decompress(member)
+    assert whole == head + HEAD + b"".join(pieces) + warc.RECORD_END
+    assert whole == gzip.decompress(b"".join(compress(plain, head)))
+    assert open_member(member).payload == b"".join(pieces)
+    assert all(piece in member for piece in pieces if len(piece) < 1 << 16)
+
+
+def test_a_packed_body_of_another_length_than_announced_is_refused() -> None:
+    record = structs.replace(response(Ids(), b"longer", packed=True), body_bytes=3)
+    with pytest.raises(ValueError, match="announced"):
+        b"".join(compress(record, b"WARC/1.1\r\n\r\n"))
 
 
 # -- group commit --------------------------------------------------------------------------------------------------
@@ -249,6 +274,8 @@ async def every_record(archive: DirectoryArchive) -> None:
             response(ids, b"5\r\nhello\r\n", head=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
             response(ids, head=b"HTTP/1.1 204 No Content\r\n\r\n"),
             response(ids, *[os.urandom(1 << 16)] * 40),
+            response(ids, b"packed already", packed=True),
+            response(ids, *[os.urandom(1 << 16)] * 3, packed=True),
             response(ids, b"\xff\x00", head=b"HTTP/1.1 200 \xff\r\nX: \x80\x00\r\n\r\n"),
         ]
     )
@@ -264,7 +291,7 @@ async def test_the_checker_of_a_foreign_library_finds_nothing(
     checker = Checker(SimpleNamespace(inputs=[str(segment.path)], verbose=True))
     assert checker.process_all() == 0
     said = capsys.readouterr().out
-    assert said.count("WARC-Record-ID") == 13
+    assert said.count("WARC-Record-ID") == 15
     assert "not checked" not in said.replace("not checked (revisit)", "")
     assert "fail" not in said
     assert problems(tmp_path) == []
@@ -277,7 +304,7 @@ async def test_a_foreign_reader_finds_every_record_with_good_digests(opened: Ope
     [segment] = list_segments(tmp_path)
     with segment.path.open("rb") as file:
         verdicts = [(r.record_type, r.verify_block_digest()) for r in ArchiveIterator(file, parse_http=False)]
-    assert len(verdicts) == 13
+    assert len(verdicts) == 15
     assert verdicts[0] == (WarcRecordType.warcinfo, True)
     # A response has a digest of its payload instead.
     assert all(good for kind, good in verdicts if kind != WarcRecordType.response)
@@ -287,7 +314,7 @@ async def test_a_foreign_reader_finds_every_record_with_good_digests(opened: Ope
             for r in ArchiveIterator(file)
             if r.record_type == WarcRecordType.response
         ]
-    assert payloads == [True] * 6
+    assert payloads == [True] * 8
 
 
 async def test_each_segment_begins_with_a_warcinfo_that_names_it(opened: Open, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def response(
     url: str = "http://example.com/a",
     head: bytes = HEAD,
     truncated: str = "",
+    packed: bool = False,
 ) -> NewRecord:
     body = Body(*pieces)
     return warc.response(
@@ -63,6 +64,7 @@ def response(
         body_bytes=body.length,
         sha256=body.sha256,
         truncated=truncated,
+        packed=packed,
     )
 
 

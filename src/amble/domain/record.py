@@ -33,7 +33,8 @@ class NewRecord(Struct, frozen=True, kw_only=True):
 
     The block is `head` followed by `body`. `headers` are all fields but Content-Length, the digests and the id of the
     segment's warcinfo, which are known only when the record is written. `body` and `payload` are read from the start
-    as often as an append needs, and must stay readable until the append has returned.
+    as often as an append needs, and must stay readable until the append has returned. `packed`: the body is compressed
+    already, so that compressing it again would be for nothing.
     """
 
     warc_type: str
@@ -41,6 +42,7 @@ class NewRecord(Struct, frozen=True, kw_only=True):
     head: bytes = b""
     body: ReplayableBlock | None = None
     body_bytes: int = 0
+    packed: bool = False
     payload: ReplayableBlock | None = None  # hashed for WARC-Payload-Digest; need not be part of the block
     index: IndexFacts | None = None  # None: not indexed
 

@@ -168,8 +168,12 @@ def response(
     body_bytes: int,
     sha256: bytes,
     truncated: str = "",
+    packed: bool = False,
 ) -> NewRecord:
-    """A response with its payload (clause 6.3). `truncated` in the words of `ports.Reply`; `sha256` of the payload."""
+    """A response with its payload (clause 6.3). `truncated` in the words of `ports.Reply`; `sha256` of the payload.
+
+    `packed`: see `NewRecord`.
+    """
     stored, edits = stored_head(head)
     return NewRecord(
         warc_type="response",
@@ -183,6 +187,7 @@ def response(
         head=stored,
         body=body if body_bytes else None,
         body_bytes=body_bytes,
+        packed=packed,
         payload=body if body_bytes else EMPTY,
         index=index_facts(exchange.url, timestamp(exchange.date_s), stored),
     )

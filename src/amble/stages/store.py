@@ -33,6 +33,8 @@ from amble.stages.health import Health, append_when_well, read_when_well
 PARSE_HOLD_MS = 600_000
 # A rule of a robots.txt may be half a megabyte long, and is the detail of every URL that it forbids.
 DETAIL_CHARS_MAX = 300
+# Bodies that came in one of these are stored as they came: deflate would make them hardly shorter.
+PACKED_CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd"})
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
@@ -252,6 +254,7 @@ class Recorder(Struct, frozen=True, kw_only=True):
                 body_bytes=reply.body.length,
                 sha256=reply.body.digest,
                 truncated=reply.truncated,
+                packed=reply.headers.get("content-encoding", "").lower() in PACKED_CODINGS,
             )
         elif reply.status == 304:
             answer = warc.revisit_not_modified(
