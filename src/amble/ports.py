@@ -120,7 +120,7 @@ class Frontier(Protocol):
         ...
 
     async def complete(self, item: Complete) -> Applied:
-        """PARSED to COMPLETE; publication, directives, robots decision and next due time in one commit."""
+        """PARSED to COMPLETE; publication (see Complete.near), directives, robots decision, next due time in one commit."""
         ...
 
     async def parse_strike(self, item: ParseStrike) -> Applied:
