@@ -5,8 +5,9 @@
 CREATE TABLE near(
   url_id bigint PRIMARY KEY, fingerprint bigint NOT NULL, claim bigint NOT NULL, at bigint NOT NULL,
   attempt integer NOT NULL, partition integer NOT NULL, keys integer[] NOT NULL
-) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05,
+) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_insert_scale_factor = 1.0,
   autovacuum_vacuum_cost_delay = 0);
+-- (A vacuum reads the whole of the index below, and nothing here is answered from an index alone.)
 -- Without a list of what is still to be sorted in: every search would read it.
 CREATE INDEX near_keys ON near USING gin (keys) WITH (fastupdate = off);
 
