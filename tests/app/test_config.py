@@ -109,6 +109,7 @@ def test_values_are_read_in_the_forms_people_write(toml: str, setting: str, valu
         ("[archive]\nsegment_bytes = '5GiB'", "less than 4GiB"),
         ("[robots]\nagent_tokens = ['my bot']", "product tokens"),
         ("[fetch]\nconect_s = 1", "did you mean fetch.connect_s?"),
+        ("[fetch]\nfoo = 1", "`amble config show` lists all of them"),
         ("[fetsch]\nconnect_s = 1", "[fetsch] is no section"),
         ("pages = 3", "[pages] is no section"),
         ("[fetch\n", "not valid TOML"),

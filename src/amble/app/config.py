@@ -191,7 +191,13 @@ def _keep(layer: dict[str, Given], name: str, given: Given, problems: list[str])
     if name in SETTINGS:
         layer[name] = given
         return
-    close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
+    # A right section says nothing of the key: `fetch.foo` is not close to `fetch.total_s`.
+    section, _, key = name.partition(".")
+    keys = [known.partition(".")[2] for known in SETTINGS if known.startswith(f"{section}.")]
+    if keys:
+        close = [f"{section}.{found}" for found in difflib.get_close_matches(key, keys, n=1, cutoff=0.6)]
+    else:
+        close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}?" if close else "`amble config show` lists all of them"
     problems.append(f"{name}: no such setting ({given.source}); {hint}")
 

@@ -75,7 +75,11 @@ def dry_run(text: str, config: CrawlConfig, known: UrlExplanation | None, rules:
 
 def _scope(url: str, config: CrawlConfig) -> Step:
     if not config.seeds:
-        return _unknown("scope", "", "no crawl folder is given, so there are no seeds to compare with")
+        return _unknown(
+            "scope",
+            "",
+            "no seeds are at hand to compare with: name a crawl folder with --out (those of a fleet are in its database)",
+        )
     scope = scope_of(config)
     rejected = scope.judge_seed(url) if url in config.seeds else scope.judge(url)
     return (
