@@ -71,6 +71,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["crawl", "http://a.test/", "--nope"], "No such option: --nope"),
     (["crawl", "http://a.test/", "--pages"], "`amble crawl --help` shows what there is"),
     (["frobnicate"], "No such command 'frobnicate'"),
+    (["store", "init", "--partitions", "0"], "`amble store init --help` shows what there is"),
     (["config"], "`amble config --help` shows what there is"),
     (["config", "show", "nowhere"], "there is no crawl there"),
     (["status"], "there is no crawl here: name its folder"),

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from amble.app.progress import CrawlResult, EndReason, Progress, ReasonCount
 from amble.domain.policy import Budget
+from amble.faces import text
 from amble.faces.display import (
     JsonDisplay,
     PlainDisplay,
@@ -22,6 +23,7 @@ from amble.faces.display import (
 )
 from amble.faces.exits import ExitCode
 from amble.faces.picture import LiveDisplay, Panel, spark
+from amble.faces.tables import counts
 
 START = Start(
     folder=Path("crawl-example.org"), resumes=False, seeds=2, new_seeds=2, budget=Budget(seconds_max=60)
@@ -79,12 +81,25 @@ def test_the_panel_tells_what_an_operator_asks() -> None:
         "1,234/s",
         "123 GB",
         "7 pages at the parsers",
-        "3 ready; waiting: 120 for their delay, 5 to try again, 3 resting after failures",
+        "3 ready; waiting: 120 for their delay, 5 to try again, 3 resting",
         "politeness",
         "no space left on device",
         "Ctrl-C stops cleanly",
     ):
         assert fact in shown
+
+
+def test_a_stopping_panel_does_not_tell_what_would_hold_the_crawl_back() -> None:
+    console, out = screen(100)
+    panel = Panel(START, BUSY)
+    panel.is_stopping = True
+    console.print(panel)
+    assert "politeness" not in out.getvalue()
+
+
+def test_status_and_the_live_picture_name_waits_alike() -> None:
+    waiting = {"not_yet": 2, "origin_backing_off": 1}
+    assert counts(waiting, words=text.waits) == "2 for their delay, 1 resting"
 
 
 def test_the_panel_answers_a_stop_at_once() -> None:

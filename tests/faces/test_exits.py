@@ -57,6 +57,12 @@ def test_what_is_away_needs_no_mending_here(said: str, mend: str) -> None:
     assert mend in known[1][0]
 
 
+def test_what_is_damaged_is_told_with_a_way_on_that_does_not_need_it() -> None:
+    known = lines_for(errors.StoreBroken("the frontier file is damaged"))
+    assert known is not None
+    assert "seeds.txt (--seeds)" in known[1][0]
+
+
 @pytest.mark.parametrize("kind", [errors.StoreUnfit, errors.OperationRefused])
 def test_a_store_that_is_whole_is_not_called_damaged(kind: type[errors.StoreBroken]) -> None:
     known = lines_for(kind("prepare it with `amble store init`"))

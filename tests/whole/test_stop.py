@@ -73,6 +73,7 @@ def test_a_second_signal_ends_at_once_and_the_same_command_completes(tmp_path: P
             asked_s = time.monotonic()
             assert amble.wait(STOP_S) == FORCED, amble.text()
             assert time.monotonic() - asked_s < 2.5
+        assert "stopped at once; the same command goes on" in amble.text()
         web.control("clear", host="*")
         in_flight = Counter(in_state(out, LEASED))
         again(web, out)

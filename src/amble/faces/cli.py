@@ -329,12 +329,17 @@ def _flushed(code: int) -> int:
 
 
 def _command_of(arguments: Sequence[str]) -> str:
-    """The command that a line names first, with a space behind it, "" where it names none that exists."""
+    """The command that a line names first, `store init ` too, with a space behind it; "" where none exists."""
     names = {
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
     names |= {group.name for group in app.registered_groups if group.name}
-    return next((f"{word} " for word in arguments[:1] if word in names), "")
+    first = next((word for word in arguments[:1] if word in names), "")
+    group = next((group.typer_instance for group in app.registered_groups if group.name == first), None)
+    inner = {command.name for command in group.registered_commands} if group else set()
+    return "".join(
+        f"{word} " for word in (first, *(word for word in arguments[1:2] if word in inner)) if word
+    )
 
 
 if __name__ == "__main__":

@@ -80,26 +80,9 @@ def limit_words(progress: Progress) -> str:
 def waits_words(progress: Progress, most: int = 4) -> str:
     """For what the origins with queued work wait: `12 not yet, 3 backing off`, the most frequent first."""
     ordered = sorted(progress.origins_waiting.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"{text.count(number)} {_wait(reason)}" for reason, number in ordered[:most] if number]
+    shown = [f"{text.count(number)} {text.waits(reason)}" for reason, number in ordered[:most] if number]
     rest = sum(number for _, number in ordered[most:])
     return ", ".join([*shown, *([f"{text.count(rest)} for other reasons"] if rest else [])])
-
-
-_WAITS = {
-    "not_yet": "for their delay",
-    "no_slot": "for a free slot",
-    "origin_backing_off": "resting after failures",
-    "origin_paused": "paused",
-    "retry_later": "to try again",
-    "robots_missing": "for robots.txt",
-    "robots_expired": "for a fresh robots.txt",
-    "robots_unreachable": "for an unreachable robots.txt",
-    "dns_unavailable": "for the name server",
-}
-
-
-def _wait(reason: str) -> str:
-    return _WAITS.get(reason, text.words(reason))
 
 
 # --- no terminal -------------------------------------------------------------------------------------------------

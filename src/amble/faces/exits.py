@@ -118,7 +118,10 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             )
             return ExitCode.UNUSABLE, [f"{exc}; {mend} run the same command again"]
         case StoreBroken() | ArchiveBroken():
-            return ExitCode.UNUSABLE, [f"{exc}; `amble verify` tells what is damaged"]
+            return ExitCode.UNUSABLE, [
+                f"{exc}; `amble verify` tells what can be told of the damage: bring the folder back from a copy, "
+                "or begin another with its amble.toml (--config) and seeds.txt (--seeds)"
+            ]
         case SinkUnavailable():
             return ExitCode.UNUSABLE, [f"{exc}; free some space, mend the permissions, or name another file"]
         case SinkBroken():

@@ -130,7 +130,7 @@ def _list(
     printed = 0
     for item in found:
         if limit and printed == limit:
-            output.note(f"there is more: --limit {limit * 10} shows it, --limit 0 all of it")
+            output.note(f"there is more: --limit {limit * 10} shows more, --limit 0 all of it")
             return
         if as_json:
             output.write_json(readable(item))

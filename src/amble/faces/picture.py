@@ -100,8 +100,9 @@ class Panel:
         rows: list[tuple[str, RenderableType]] = [
             ("received", received),
             ("origins", origins),
-            ("limit", limit_words(look)),
         ]
+        if not self.is_stopping:
+            rows.append(("limit", limit_words(look)))
         rows[:0] = [("budget" if not at else "", bar) for at, bar in enumerate(self._budgets(look, width))]
         if len(self.rates) > 1 and max(self.rates) > 0:
             rows.insert(0, ("pace", Text(spark(self.rates, min(RATES_KEPT, width - 12)), "cyan")))

@@ -64,7 +64,8 @@ REASONS: dict[Reason, Explanation] = {
     Reason.STALE_EPOCH: Explanation("Another owner has taken over; this one may start nothing any more."),
     Reason.ORIGIN_PAUSED: Explanation("An operator has paused the origin."),
     Reason.ORIGIN_BACKING_OFF: Explanation(
-        "The origin said that it is too much, or failed; it rests for a while.", "origin.backoff_base_ms"
+        "The origin rests for a while: it said that it is too much, it failed, or others on its address have the turn.",
+        "origin.backoff_base_ms, origin.address_active_max",
     ),
     Reason.NOT_YET: Explanation(
         "The delay between two starts at the origin has not passed.", "--delay, origin.spacing_ms"

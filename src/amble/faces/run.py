@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import os
+import select
 import signal
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,9 @@ class _Stopper:
         if self.asked > 1:
             try:
                 self._display.close()
+                # Only where it is taken at once: a reader that does not read must not hold up the end.
+                if select.select([], [2], [], 0)[1]:
+                    os.write(2, b"stopped at once; the same command goes on\n")
             finally:
                 # No orderly end: children see their pipes close, the frontier takes up what was in flight.
                 os._exit(ExitCode.FORCED)

@@ -5,7 +5,7 @@ Every function yields lines; nothing here prints. Text that came from the web is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from amble.app.config import Effective
@@ -29,10 +29,10 @@ def row(label: str, value: str) -> str:
     return f"{label:<{_LABEL_COLUMNS}}{value}".rstrip()
 
 
-def counts(of: Mapping[str, int], most: int = REASONS_SHOWN) -> str:
+def counts(of: Mapping[str, int], most: int = REASONS_SHOWN, words: Callable[[str], str] = text.words) -> str:
     """`12 out of scope, 3 too deep, 4 more`: the most frequent first."""
     ordered = sorted(of.items(), key=lambda item: (-item[1], item[0]))
-    shown_ = [f"{text.count(number)} {text.words(word)}" for word, number in ordered[:most] if number]
+    shown_ = [f"{text.count(number)} {words(word)}" for word, number in ordered[:most] if number]
     rest = sum(number for _, number in ordered[most:])
     return ", ".join([*shown_, *([f"{text.count(rest)} more"] if rest else [])])
 
@@ -102,7 +102,9 @@ def _left_out(status: Status) -> str:
 
 
 def _origins(status: Status) -> str:
-    waiting = f"; waiting: {counts(status.origins_waiting)}" if status.origins_waiting else ""
+    waiting = (
+        f"; waiting: {counts(status.origins_waiting, words=text.waits)}" if status.origins_waiting else ""
+    )
     return f"{text.count(status.origins)}, {text.count(status.origins_ready)} ready{waiting}"
 
 

@@ -89,3 +89,22 @@ def shortened(text: str, width: int) -> str:
         return text
     head = (width - 1) * 2 // 3
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+
+
+_WAITS = {
+    "not_yet": "for their delay",
+    "no_slot": "for a free slot",
+    # An origin also rests while others on its address have the turn: that is no failure.
+    "origin_backing_off": "resting",
+    "origin_paused": "paused",
+    "retry_later": "to try again",
+    "robots_missing": "for robots.txt",
+    "robots_expired": "for a fresh robots.txt",
+    "robots_unreachable": "for an unreachable robots.txt",
+    "dns_unavailable": "for the name server",
+}
+
+
+def waits(reason: str) -> str:
+    """For what origins wait, to stand after their number: `for their delay`."""
+    return _WAITS.get(reason, words(reason))
