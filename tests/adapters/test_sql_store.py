@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from amble.adapters.sql import messages as m
+from amble.adapters.sql import sqlite
 from amble.adapters.sql.check import SqliteCheck
 from amble.adapters.sql.connection import DRIVER, Driver, open_reader, open_writer, trouble_of
 from amble.adapters.sql.settings import StoreSettings, of_file
@@ -201,17 +202,48 @@ def test_origins_in_memory_are_bounded_and_forgotten_without_harm(tmp_path: Path
     store.close()
 
 
-@pytest.mark.parametrize("quiet", [True, False])
-def test_the_log_is_folded_into_the_file_when_it_is_long_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
-) -> None:
+def test_the_log_of_a_quiet_store_is_folded_into_the_file_and_cut(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "f.db")
     store.apply([admit(*(f"/{n}" for n in range(500)))])
-    store.checkpoint(quiet=quiet)
+    store.checkpoint(quiet=True)
     assert store.wal_bytes() > 0, "too short to be worth it"
-    monkeypatch.setattr(store, "_quiet_at" if quiet else "_checkpoint_at", 1)
-    store.checkpoint(quiet=quiet)
+    store._quiet_at = 1
+    store.checkpoint(quiet=True)
     assert store.wal_bytes() == 0
+    store.close()
+
+
+@pytest.mark.parametrize("driver", ["apsw", "sqlite3"])
+def test_the_log_of_a_busy_store_is_folded_in_and_stays_as_long_as_it_was(
+    tmp_path: Path, driver: Driver
+) -> None:
+    store = SqliteStore(tmp_path / "f.db", driver=driver)
+    store.apply([admit(*(f"/{n}" for n in range(500)))])
+    long, file = store.wal_bytes(), (tmp_path / "f.db").stat().st_size
+    store.checkpoint(quiet=False)
+    assert (tmp_path / "f.db").stat().st_size == file, "too short to be worth it"
+    store._checkpoint_at = 1
+    store.checkpoint(quiet=False)
+    assert (tmp_path / "f.db").stat().st_size > file
+    store.apply([admit("/one-more")])
+    # Where the driver counts what is in the log, its file is written over; else it is cut and begins at nothing.
+    assert (store.wal_bytes() == long) == (driver == "apsw")
+    assert store._log_bytes() < long
+    store.close()
+
+
+def test_the_log_may_become_longer_where_the_file_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES_MIN", 1)
+    store = SqliteStore(tmp_path / "f.db")
+    for round_ in range(2):
+        store.apply([admit(*(f"/{round_}/{n}" for n in range(2000)))])
+        store._checkpoint_at = 1
+        store.checkpoint(quiet=False)
+        assert store._checkpoint_at == sqlite.CHECKPOINT_FILES * (tmp_path / "f.db").stat().st_size
+    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 5)
+    assert store._log_bytes_max() == 5
     store.close()
 
 

@@ -34,6 +34,7 @@ _DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
 # Longer would keep the agent from hearing that the file is locked; the store process tries again by itself.
 _WRITER_BUSY_MS: Final = 1_000
 _CHECKPOINT_BUSY_MS: Final = 100
+PAGE_BYTES: Final = 4096
 
 # Primary result codes after which the same transaction may simply be tried again later.
 _UNAVAILABLE: Final = frozenset(
@@ -78,6 +79,8 @@ class Database:
     """One connection. `execute(sql, params)` returns something with `fetchone` and `fetchall`."""
 
     driver: Driver
+    # Pages in the write-ahead log as of the last commit. None where the driver does not tell; readers do not count.
+    log_pages: int | None = None
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -107,11 +110,21 @@ class Database:
         if self.in_transaction:
             self.execute("ROLLBACK")
 
-    def checkpoint(self) -> None:
-        """Fold the write-ahead log into the file and cut it to nothing, if no reader is in the way for long."""
+    def count_log(self) -> None:
+        """Count the pages of the write-ahead log from now on, if the driver can."""
+
+    def checkpoint(self, *, cut: bool = True) -> None:
+        """Fold the write-ahead log into the file, if no reader is in the way for long.
+
+        The log is cut to nothing; without `cut` its file keeps its length, and the next commits write over it, which
+        costs the kernel less than to make it grow again.
+        """
+        mode = "TRUNCATE" if cut else "RESTART"
         self.execute(f"PRAGMA busy_timeout={_CHECKPOINT_BUSY_MS}").fetchall()
         try:
-            self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            ((in_the_way, _, _),) = self.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            if not in_the_way and self.log_pages is not None:
+                self.log_pages = 0
         finally:
             self.execute(f"PRAGMA busy_timeout={_WRITER_BUSY_MS}").fetchall()
 
@@ -130,6 +143,16 @@ class ApswDatabase(Database):
         if not ids:
             return {}
         return dict(self.execute(_KNOWN_CARRAY, (apsw.carray(array.array("q", ids)),)).fetchall())
+
+    def count_log(self) -> None:
+        """See Database.count_log."""
+
+        def committed(_connection: Any, _name: str, pages: int) -> int:
+            self.log_pages = pages
+            return 0
+
+        self.log_pages = 0
+        self.raw.set_wal_hook(committed)
 
     def script(self, sql: str) -> None:
         """See Database.script."""
@@ -166,7 +189,7 @@ class StdlibDatabase(Database):
 
 
 _WRITER_PRAGMAS: Final[Sequence[str]] = (
-    "page_size=4096",
+    f"page_size={PAGE_BYTES}",
     "journal_mode=WAL",
     "synchronous=FULL",
     "wal_autocheckpoint=0",  # the writer checkpoints when it is quiet
@@ -185,7 +208,10 @@ _READER_PRAGMAS: Final[Sequence[str]] = (
 def open_writer(path: Path | str, *, driver: Driver = DRIVER, cache_bytes_max: int = 268_435_456) -> Database:
     """The one connection that writes. `path` may be ":memory:". Raises StoreUnavailable, StoreBroken."""
     pragmas = (*_WRITER_PRAGMAS, f"cache_size=-{cache_bytes_max // 1024}")
-    return _open(str(path), driver, pragmas, read_only=False)
+    database = _open(str(path), driver, pragmas, read_only=False)
+    # After the pragma that turns automatic checkpoints off: both are one hook of SQLite's.
+    database.count_log()
+    return database
 
 
 def open_reader(path: Path | str, *, driver: Driver = DRIVER) -> Database:

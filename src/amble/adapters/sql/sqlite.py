@@ -14,7 +14,7 @@ from typing import Any, Final
 from amble.adapters.sql.admission import Admission
 from amble.adapters.sql.books import Books
 from amble.adapters.sql.clock import StoreClock, wall_ms
-from amble.adapters.sql.connection import DRIVER, Database, Driver, open_writer, trouble_of
+from amble.adapters.sql.connection import DRIVER, PAGE_BYTES, Database, Driver, open_writer, trouble_of
 from amble.adapters.sql.crossing import Inbox, Outbox
 from amble.adapters.sql.gatekeeping import Gatekeeping
 from amble.adapters.sql.holding import Holding
@@ -60,7 +60,11 @@ _SET_META = "INSERT INTO meta(name, value) VALUES (?1, ?2)"
 
 # The write-ahead log is folded into the file at this length (64 Ki pages) even if the store is never quiet. Shorter
 # logs stall more often and write more, longer ones stall for longer.
-CHECKPOINT_BYTES: Final = 65_536 * 4096
+CHECKPOINT_BYTES: Final = 65_536 * PAGE_BYTES
+# It is folded in earlier where the file is small: there are few pages to write then, and a log that begins anew over
+# its own old pages costs the kernel less than one that grows.
+CHECKPOINT_BYTES_MIN: Final = 8 << 20
+CHECKPOINT_FILES: Final = 4
 # A quiet store folds in less than that, so that a later burst finds the log empty.
 QUIET_BYTES: Final = 4 << 20
 # When a reader was in the way, try again after the log has grown by this much more.
@@ -82,7 +86,8 @@ class SqliteStore:
     ) -> None:
         """`path` may be ":memory:". `now_ms`, `slots` and `token` replace time, hashing and chance in tests."""
         self.settings = settings or StoreSettings()
-        self._wal = None if str(path) == ":memory:" else Path(f"{path}-wal")
+        self._file = None if str(path) == ":memory:" else Path(path)
+        self._wal = None if self._file is None else Path(f"{path}-wal")
         self.database: Database = open_writer(
             path, driver=driver, cache_bytes_max=self.settings.cache_bytes_max
         )
@@ -98,7 +103,7 @@ class SqliteStore:
             if trouble is not None:
                 raise trouble from error
             raise
-        self._checkpoint_at, self._quiet_at = CHECKPOINT_BYTES, QUIET_BYTES
+        self._checkpoint_at, self._quiet_at = self._log_bytes_max(), QUIET_BYTES
         self._gatekeeping: Gatekeeping
         self._handlers = self._wire()
 
@@ -190,10 +195,16 @@ class SqliteStore:
 
     def wal_bytes(self) -> int:
         """Length of the write-ahead log."""
-        try:
-            return self._wal.stat().st_size if self._wal else 0
-        except OSError:
-            return 0
+        return _length(self._wal)
+
+    def _log_bytes(self) -> int:
+        """Length of what is in the log, which may be less than its file's."""
+        pages = self.database.log_pages
+        return self.wal_bytes() if pages is None else pages * PAGE_BYTES
+
+    def _log_bytes_max(self) -> int:
+        """The length at which a busy store folds in its log."""
+        return min(CHECKPOINT_BYTES, max(CHECKPOINT_BYTES_MIN, CHECKPOINT_FILES * _length(self._file)))
 
     def checkpoint(self, *, quiet: bool) -> None:
         """Fold the write-ahead log into the file if that is due; call after a batch, and with `quiet` when idle.
@@ -201,12 +212,14 @@ class SqliteStore:
         Only the writer checkpoints (SQLite before 3.51.3 can damage a file that two connections checkpoint at once).
         A reader with an open snapshot keeps the log from being cut; the pages it does not need are folded in anyway.
         """
-        length = self.wal_bytes()
+        length = self._log_bytes()
         if length >= self._checkpoint_at or (quiet and length >= self._quiet_at):
-            self.database.checkpoint()
-            left = self.wal_bytes()
-            self._checkpoint_at = max(CHECKPOINT_BYTES, left + CHECKPOINT_AGAIN_BYTES)
-            self._quiet_at = max(QUIET_BYTES, left + CHECKPOINT_AGAIN_BYTES)
+            # What cannot be counted must be cut, or it would seem to stay as long as it is.
+            self.database.checkpoint(cut=quiet or self.database.log_pages is None)
+            left = self._log_bytes()
+            again = left + CHECKPOINT_AGAIN_BYTES if left else 0
+            self._checkpoint_at = max(self._log_bytes_max(), again)
+            self._quiet_at = max(QUIET_BYTES, again)
 
     def close(self) -> None:
         """Fold in the log and let go of the file."""
@@ -217,3 +230,10 @@ class SqliteStore:
                 if trouble_of(error) is None:
                     raise StoreBroken(str(error)) from error
         self.database.close()
+
+
+def _length(path: Path | None) -> int:
+    try:
+        return path.stat().st_size if path else 0
+    except OSError:
+        return 0
