@@ -353,3 +353,63 @@ def test_the_codes_and_types_are_those_of_the_library() -> None:
     assert (module._TIMEOUT, module._UNREACHABLE) == (codes.ARES_ETIMEOUT, codes.ARES_ECONNREFUSED)
     assert {codes.ARES_ENOTFOUND, codes.ARES_EBADNAME} == module._NOT_FOUND
     assert (pycares.QUERY_TYPE_A, pycares.QUERY_TYPE_AAAA) == (module._A, module._AAAA)
+
+
+async def test_a_nameserver_that_fails_for_every_site_is_to_blame_itself_until_it_serves_one(
+    make: Make, server: DnsResponder, clock: Hands
+) -> None:
+    hosts = [f"www.site{number}.test" for number in range(4)]
+    server.names |= {host: Name(rcode=(SERVFAIL, REFUSED)[number % 2]) for number, host in enumerate(hosts)}
+    resolver = make()
+    found = [await resolver.resolve(host) for host in hosts]
+    assert [isinstance(one, ResolveFailure) and one.unavailable for one in found] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+    server.names[hosts[1]] = Name(("127.0.0.1",))
+    clock.now_s += 3
+    last = await resolver.resolve(hosts[3])
+    assert isinstance(last, ResolveFailure)
+    assert not last.unavailable
+
+
+async def test_names_that_were_served_before_tell_that_the_nameserver_fails_for_all(
+    make: Make, server: DnsResponder
+) -> None:
+    hosts = [f"www.site{number}.test" for number in range(3)]
+    server.names |= {host: Name(("127.0.0.1",)) for host in hosts[:2]}
+    resolver = make()
+    for host in hosts[:2]:
+        await resolver.resolve(host)
+    server.names |= {host: Name(rcode=SERVFAIL) for host in hosts}
+    failed = await resolver.resolve(hosts[2])
+    assert isinstance(failed, ResolveFailure)
+    assert failed.unavailable
+
+
+async def test_sites_with_broken_dns_do_not_blame_a_nameserver_that_serves_others(
+    make: Make, server: DnsResponder, clock: Hands
+) -> None:
+    server.names |= {f"www.site{number}.test": Name(rcode=SERVFAIL) for number in range(8)}
+    resolver = make()
+    await resolver.resolve("four.test")
+    for number in range(8):
+        clock.now_s += 3
+        failed = await resolver.resolve(f"www.site{number}.test")
+        assert isinstance(failed, ResolveFailure)
+        assert not failed.unavailable
+
+
+async def test_many_names_of_one_broken_site_do_not_blame_the_nameserver(
+    make: Make, server: DnsResponder, clock: Hands
+) -> None:
+    server.names |= {f"host{number}.broken.test": Name(rcode=SERVFAIL) for number in range(6)}
+    resolver = make()
+    for number in range(6):
+        clock.now_s += 3
+        failed = await resolver.resolve(f"host{number}.broken.test")
+        assert isinstance(failed, ResolveFailure)
+        assert not failed.unavailable

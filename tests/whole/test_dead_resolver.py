@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from pathlib import Path
 
 from tests.support.amble_process import run
+from tests.support.dns import SERVFAIL, DnsResponder, Name
 
 
 def test_the_end_names_the_trouble_that_was_there(tmp_path: Path) -> None:
@@ -23,4 +25,21 @@ def test_the_end_names_the_trouble_that_was_there(tmp_path: Path) -> None:
     assert done.returncode == 13, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["queued"], result["failed"]) == (2, 0)
+    assert result["trouble"].startswith("dns_unavailable")
+
+
+async def test_a_name_server_that_fails_for_every_site_costs_no_page(tmp_path: Path) -> None:
+    hosts = [f"lost{number}.test" for number in range(6)]
+    async with DnsResponder({host: Name(rcode=SERVFAIL) for host in hosts}) as server:
+        done = await asyncio.to_thread(
+            run,
+            [
+                *("crawl", *(f"http://{host}/" for host in hosts), "--out", str(tmp_path / "crawl")),
+                *("--contact", "https://amble.example/bot", "--resolver", server.address),
+                *("--max-time", "5s", "--json"),
+            ],
+        )  # fmt: skip
+    assert done.returncode == 13, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["queued"], result["failed"]) == (2 * len(hosts), 0)
     assert result["trouble"].startswith("dns_unavailable")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from amble.domain.decision import Category
 from amble.domain.errors import ConfigErrors
+from amble.domain.url import site_of
 from amble.ports import Clock, Resolved, ResolveFailure
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _BAD_NAME: Final = 8
 _NOT_FOUND: Final = frozenset({4, _BAD_NAME})
 _TIMEOUT: Final = 12
 _UNREACHABLE: Final = 11
+# The nameserver answers, but says nothing of the name: SERVFAIL and REFUSED.
+_NO_SERVICE: Final = frozenset({3, 6})
 _NO_DATA: Final = 1
 
 
@@ -43,6 +47,7 @@ class ResolverLimits:
     `absent_ttl_s`: how long a name that does not exist stays refused; `failed_ttl_s`: one whose servers fail;
     `partner_s`: once there are IPv4 addresses, the longest wait for the other family, which some nameservers never
     answer for. `timeout_ttl_s`: a name nobody answered for; `unavailable_ttl_s`: while the nameserver itself is silent.
+    `sites_failing_max`: with so many sites in a row that it has no answer for, the nameserver is to blame itself.
     """
 
     query_s: float = 2.0
@@ -59,6 +64,7 @@ class ResolverLimits:
     addresses_max: int = 32
     cache_entries_max: int = 50_000
     concurrent_max: int = 100
+    sites_failing_max: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,9 @@ class DnsResolver:
         self._channel: aiodns.DNSResolver | None = None
         self._probe: asyncio.Task[bool] | None = None
         self._probed_s = 0.0
+        self._witnesses = _Witnesses(self._limits.sites_failing_max)
+        self._hearing: asyncio.Task[bool] | None = None
+        self._heard_s = -math.inf
         self._closed = False
 
     async def resolve(self, host: str) -> Resolved | ResolveFailure:
@@ -129,8 +138,7 @@ class DnsResolver:
         """Stop. Lookups under way are cancelled, their callers get a failure."""
         self._closed = True
         tasks: list[asyncio.Task[_Entry] | asyncio.Task[bool]] = [*self._under_way.values()]
-        if self._probe is not None:
-            tasks.append(self._probe)
+        tasks += [task for task in (self._probe, self._hearing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -176,8 +184,9 @@ class DnsResolver:
             shortest_s = min(answer.ttl_s for answer in answers if answer.addresses)
             ttl_s = min(max(shortest_s, self._limits.ttl_s_min), self._limits.ttl_s_max)
             entry = _Entry(tuple(addresses[: self._limits.addresses_max]), now_s + ttl_s)
+            self._witnesses.served(name)
         else:
-            failure, ttl_s = await self._explain(answers)
+            failure, ttl_s = await self._explain(name, answers)
             entry = _Entry(failure, self._clock.monotonic_s() + ttl_s)
         self._remember(name, entry)
         return entry
@@ -227,10 +236,12 @@ class DnsResolver:
 
     # -- failures --------------------------------------------------------------------------------------------------
 
-    async def _explain(self, answers: Iterable[_Answer]) -> tuple[ResolveFailure, float]:
+    async def _explain(self, name: str, answers: Iterable[_Answer]) -> tuple[ResolveFailure, float]:
         """Why there is no address, and how long to remember that (seconds)."""
         codes = {answer.code for answer in answers}
         limits = self._limits
+        if codes & _NOT_FOUND or codes == {_NO_DATA}:
+            self._witnesses.served(None)
         if codes & _NOT_FOUND:
             return ResolveFailure(Category.DNS_NOT_FOUND, "the name does not exist"), limits.absent_ttl_s
         if codes == {_NO_DATA}:
@@ -243,7 +254,54 @@ class DnsResolver:
         import pycares
 
         code = next(code for code in codes if code != _NO_DATA)
-        return ResolveFailure(Category.DNS_FAILED, str(pycares.errno.strerror(code))), limits.failed_ttl_s
+        said = str(pycares.errno.strerror(code))
+        if codes <= _NO_SERVICE and await self._serves_nobody(name):
+            failure = ResolveFailure(
+                Category.DNS_FAILED, f"the nameserver has no answer for any name: {said}", unavailable=True
+            )
+            return failure, limits.unavailable_ttl_s
+        return ResolveFailure(Category.DNS_FAILED, said), limits.failed_ttl_s
+
+    async def _serves_nobody(self, name: str) -> bool:
+        """Whether the nameserver fails for every site, and not only for that of `name`. Asks for others anew."""
+        self._witnesses.failed(name)
+        now_s = self._clock.monotonic_s()
+        if self._hearing is None or (
+            self._hearing.done() and now_s - self._heard_s > self._limits.unavailable_ttl_s
+        ):
+            self._heard_s = now_s
+            self._hearing = asyncio.create_task(self._hear(name), name="probe names")
+        return await asyncio.shield(self._hearing) and self._witnesses.damning
+
+    async def _hear(self, name: str) -> bool:
+        """Ask for names of other sites: those served last, and those that failed. False when one of them is served."""
+        others = self._witnesses.others(name)
+        codes = await asyncio.gather(*(self._code_of(other) for other in others))
+        if any(code is None or code in _NOT_FOUND or code == _NO_DATA for code in codes):
+            self._witnesses.served(None)
+            return False
+        for other, code in zip(others, codes, strict=True):
+            if code in _NO_SERVICE:
+                self._witnesses.failed(other)
+        if self._witnesses.damning:
+            # What was said of them before is no word about them.
+            for failing in self._witnesses.failing:
+                self._cache.pop(failing, None)
+        return True
+
+    async def _code_of(self, name: str) -> int | None:
+        """What a query brings that no cache answers; None: an answer."""
+        from aiodns.error import DNSError
+
+        channel = self._new_channel(self._limits.probe_s, 1)
+        try:
+            await channel.query_dns(name, "A")
+        except DNSError as error:
+            return int(error.args[0])
+        else:
+            return None
+        finally:
+            await channel.close()
 
     async def _nameserver_answers(self) -> bool:
         """Whether the nameserver answers anything at all: the root, which every resolver knows."""
@@ -266,6 +324,47 @@ class DnsResolver:
             return True
         finally:
             await channel.close()
+
+
+class _Witnesses:
+    """Which names were served last, and which have failed since without a name being served; one for each site."""
+
+    __slots__ = ("_count", "_failing", "_served")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._served: OrderedDict[str, str] = OrderedDict()
+        self._failing: dict[str, str] = {}
+
+    @property
+    def damning(self) -> bool:
+        """So many sites have failed that the nameserver is to blame."""
+        return len(self._failing) >= self._count
+
+    @property
+    def failing(self) -> list[str]:
+        """A name of each site that has failed."""
+        return list(self._failing.values())
+
+    def served(self, name: str | None) -> None:
+        """A name was answered for; None: it does not exist, or is known already."""
+        self._failing.clear()
+        if name is not None:
+            site = site_of(name)
+            self._served[site] = name
+            self._served.move_to_end(site)
+            if len(self._served) > self._count:
+                self._served.popitem(last=False)
+
+    def failed(self, name: str) -> None:
+        """There was no answer for `name`. More sites than damn the nameserver need not be known."""
+        if not self.damning:
+            self._failing.setdefault(site_of(name), name)
+
+    def others(self, name: str) -> list[str]:
+        """Names to ask for before a judgement over that of `name`."""
+        known = {**self._failing, **self._served}
+        return [other for site, other in known.items() if site != site_of(name)]
 
 
 async def _settle(future: asyncio.Future[pycares.DNSResult], kind: int) -> _Answer:
