@@ -129,6 +129,23 @@ async def test_every_answer_is_the_same_after_a_move(crawled: Path, database: st
     await in_thread(look)
 
 
+async def test_the_index_of_near_duplicates_is_made_of_what_was_published(
+    crawled: Path, database: str
+) -> None:
+    file = sqlite3.connect(crawled)
+    with file:
+        file.execute("UPDATE url SET fingerprint = 7 * id WHERE id IN (SELECT url_id FROM publication)")
+    ((published,),) = file.execute("SELECT count(*) FROM publication").fetchall()
+    file.close()
+    moved = await move(crawled, database)
+    assert moved.rows["near"] == published > 0
+    target = await asyncpg.connect(database)
+    texts = await target.fetch("SELECT url_id, fingerprint FROM near")
+    assert sorted(map(tuple, texts)) == sorted((url_id, 7 * url_id) for url_id, _ in texts)
+    assert await target.fetchval("SELECT count(*) FROM publication WHERE indexed") == published
+    await target.close()
+
+
 async def test_text_that_the_database_cannot_keep_arrives_as_it_would_have_been_written(
     crawled: Path, database: str
 ) -> None:

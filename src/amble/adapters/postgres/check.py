@@ -43,6 +43,13 @@ _ROWS: Final = (
     ("lies in a partition that is not here",
      "SELECT o.key, o.partition::text FROM origin o LEFT JOIN partition p ON p.partition = o.partition"
      " WHERE p.partition IS NULL"),
+    ("lies in a partition that is not here",
+     "SELECT 'publication ' || b.seq, b.partition::text FROM publication b LEFT JOIN partition p"
+     " ON p.partition = b.partition WHERE p.partition IS NULL"),
+    ("holds nothing", "SELECT 'parcel ' || number || ' of partition ' || source, amount::text FROM outbox WHERE amount <= 0"),
+    ("is beyond the last number of its source",
+     "SELECT 'parcel ' || o.number || ' of partition ' || o.source, p.sent::text FROM outbox o"
+     " JOIN partition p ON p.partition = o.source WHERE o.number > p.sent"),
     ("counts the wrong number of leased URLs",
      "SELECT o.key, o.leased || ' instead of ' || coalesce(n.urls, 0) FROM origin o LEFT JOIN"
      " (SELECT id >> 36 AS origin, count(*) AS urls FROM url WHERE state = 1 GROUP BY 1) n ON n.origin = o.id"
@@ -116,6 +123,18 @@ _MISSING: Final = (
     " AND NOT EXISTS (SELECT 1 FROM near n WHERE n.url_id = u.id AND n.fingerprint = u.fingerprint)"
     " ORDER BY u.id LIMIT $2"
 )
+_INDEXED: Final = (
+    "SELECT u.id, u.fingerprint, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
+    " WHERE u.id > $1 AND u.state = 4 AND EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.indexed"
+    " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
+    " ORDER BY u.id LIMIT $2"
+)
+_PUBLISHED: Final = (
+    "SELECT u.fingerprint FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE o.key = $1 AND u.path = $2"
+    " AND (EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id"
+    " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
+    " OR (SELECT count(*) FROM manifest m WHERE m.url_id = u.id AND m.opened) > 1)"
+)
 _WITHHELD: Final = (
     "SELECT u.id, u.fingerprint, u.detail, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
     " WHERE u.id > $1 AND u.state = 4 AND u.reason = $3 ORDER BY u.id LIMIT $2"
@@ -137,10 +156,15 @@ _decode_candidates = Decoder(list[Candidate]).decode
 class PostgresCheck(PostgresReports):
     """What `amble verify` asks of a database."""
 
-    def problems(self) -> Iterator[str]:
-        """Every problem within the tables, readable; none means that they agree with each other."""
+    def problems(self, *, index: bool = True) -> Iterator[str]:
+        """Every problem within the tables, readable; none means that they agree with each other.
+
+        `index` False: the index of near-duplicates is shared with other servers, and left out.
+        """
         with self._reading():
-            problems = [*self._rows(), *self._tallies(), *self._entries(), *self._withheld()]
+            problems = [*self._rows(), *self._tallies()]
+            if index:
+                problems += [*self.entries(), *self._withheld()]
         yield from problems
 
     def captures(self, *, after: tuple[int, int], limit: int) -> list[Capture]:
@@ -164,7 +188,7 @@ class PostgresCheck(PostgresReports):
     def seeds(self) -> tuple[str, ...]:
         """The seeds of the fleet, which make the scope by which its agents judge links."""
         with self._reading():
-            rows = self._ask(f"SELECT value FROM meta WHERE name = '{SEEDS}'")
+            rows = self.ask(f"SELECT value FROM meta WHERE name = '{SEEDS}'")
         return tuple(decode_seeds(rows[0][0])) if rows else ()
 
     def was_over_budget(self) -> bool:
@@ -173,14 +197,15 @@ class PostgresCheck(PostgresReports):
         with self._reading():
             return bool(self._one("over_budget", names)[0])
 
-    def _ask(self, statement: str, *parameters: object) -> list[Any]:
+    def ask(self, statement: str, *parameters: object) -> list[Any]:
+        """The rows of a statement that only reads."""
         return [tuple(row) for row in self._run(self._connection.fetch(statement, *parameters))]
 
     def _rows(self) -> Iterator[str]:
         flight = ", ".join(str(int(state)) for state in sorted(IN_FLIGHT))
         final = ", ".join(str(int(state)) for state in sorted(FINAL))
         for complaint, statement in _ROWS:
-            rows = self._ask(statement.replace(":flight", flight).replace(":final", final))
+            rows = self.ask(statement.replace(":flight", flight).replace(":final", final))
             for name, detail in rows[:SAMPLES]:
                 yield f"{name} {complaint} ({detail})"
             if len(rows) > SAMPLES:
@@ -188,11 +213,27 @@ class PostgresCheck(PostgresReports):
 
     def _pieces(self, statement: str, *parameters: object) -> Iterator[list[Any]]:
         last = -1
-        while rows := self._ask(statement, last, PIECE, *parameters):
+        while rows := self.ask(statement, last, PIECE, *parameters):
             yield rows
             last = rows[-1][0]
 
-    def _entries(self) -> Iterator[str]:
+    def indexed(self) -> Iterator[list[Any]]:
+        """Documents that were in the index when they were published as they are now: (url id, fingerprint, URL)."""
+        return self._pieces(_INDEXED)
+
+    def withheld(self) -> Iterator[list[Any]]:
+        """Documents that are withheld as near-duplicates: (url id, fingerprint, detail, URL)."""
+        return self._pieces(_WITHHELD, NEAR_DUPLICATE)
+
+    def published(self, url: str) -> tuple[int, int] | None:
+        """The fingerprint of a canonical URL that is published as it was last completed or was visited more than once, and
+        how often it was.
+        """
+        slash = url.find("/", url.find("://") + 3)
+        rows = self.ask(_PUBLISHED, url[:slash], url[slash:])
+        return None if not rows else (int(rows[0][0] or 0), self._visits(url))
+
+    def entries(self) -> Iterator[str]:
         """What is in the index of near-duplicates. Of what is under way, or ended otherwise, an entry may be left."""
         for rows in self._pieces(_ENTRIES):
             for url_id, fingerprint, keys, attempt, at_attempt, state, own, name, published in rows:
@@ -204,14 +245,14 @@ class PostgresCheck(PostgresReports):
 
     def _withheld(self) -> Iterator[str]:
         """What was published can be found, and what was withheld has a published twin, where the index is here and built."""
-        if not self._ask(_ALONE)[0][0]:
+        if not self.ask(_ALONE)[0][0]:
             return
         for rows in self._pieces(_MISSING):
             for _, name in rows:
                 yield f"{name} is published and not in the index of near-duplicates"
         for rows in self._pieces(_WITHHELD, NEAR_DUPLICATE):
             asks = [(place, row[0], row[1], keys_by_server(row[1], [0])[0]) for place, row in enumerate(rows)]
-            near = {row[0] for row in self._ask(NEAR["look"], *columns(asks), NEAR_DUPLICATE_BITS_MAX)}
+            near = {row[0] for row in self.ask(NEAR["look"], *columns(asks), NEAR_DUPLICATE_BITS_MAX)}
             for place, (_, _, detail, name) in enumerate(rows):
                 # Its twin may have been visited again since, and found to be another text.
                 if place not in near and self._visits((detail or "").rpartition(" ")[2]) < 2:
@@ -220,12 +261,12 @@ class PostgresCheck(PostgresReports):
     def _visits(self, url: str) -> int:
         """How often a URL was carried to COMPLETE."""
         slash = url.find("/", url.find("://") + 3)
-        return int(self._ask(_VISITS, url[:slash], url[slash:])[0][0])
+        return int(self.ask(_VISITS, url[:slash], url[slash:])[0][0])
 
     def _tallies(self) -> Iterator[str]:
         kept = {
             (partition, name): value
-            for partition, name, value in self._ask("SELECT partition, name, value FROM tally")
+            for partition, name, value in self.ask("SELECT partition, name, value FROM tally")
         }
         counted = {
             (partition, name): 0
@@ -233,7 +274,7 @@ class PostgresCheck(PostgresReports):
             for name in (*tally.STATES[: len(UrlState)], *_NAMES.values())
         }
         for statement in _COUNTS:
-            for partition, name, number in self._ask(statement.format(**_NAMES)):
+            for partition, name, number in self.ask(statement.format(**_NAMES)):
                 counted[partition, tally.STATES[name] if isinstance(name, int) else name] = number
         for (partition, name), number in sorted(counted.items()):
             if kept.get((partition, name), 0) != number:

@@ -26,8 +26,8 @@ CALL_S_MAX = 5.0
 CONNECT_S_MAX = 5.0
 # How long a row may be waited for that a transaction under way still reads; then those rows are left for the next time.
 LOCK_WAIT_MS = 1_000
-# An agent that was not heard of for so long is forgotten.
-FORGOTTEN_AFTER_MS = 24 * 3_600_000
+# An agent that was not heard of for so long and holds nothing is forgotten.
+FORGOTTEN_AFTER_MS = 3_600_000
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -53,17 +53,20 @@ SELECT a.name, {now} - a.seen_at AS ago_ms, a.leaving,
   (SELECT count(*) FROM partition p WHERE p.owner = a.name) AS partitions
 FROM agent a ORDER BY a.name
 """
-# FOR UPDATE waits for every transaction that has read the epoch; none that comes later reads it as current.
+# FOR UPDATE waits for every transaction that has read the epoch; none that comes later reads it as current. Every owner
+# leaves word how long its requests may last; one that comes before the last have ended passes the longer time on.
 _CLAIM = """
 WITH free AS (
-  SELECT partition, released, lease_until FROM partition
+  SELECT partition, released, lease_until, hold_ms FROM partition
   WHERE partition = ANY($2::int[]) AND NOT moving AND (owner = '' OR lease_until <= {now})
   ORDER BY partition FOR UPDATE {skip}
 )
-UPDATE partition p SET owner = $1, epoch = p.epoch + 1, released = false, lease_until = {now} + $3
+UPDATE partition p SET owner = $1, epoch = p.epoch + 1, released = false, lease_until = {now} + $3,
+  hold_ms = greatest($4, CASE WHEN free.released THEN 0 ELSE free.hold_ms END)
 FROM free WHERE p.partition = free.partition
 RETURNING p.partition, p.epoch,
-  CASE WHEN free.released THEN 0 ELSE greatest(0, coalesce(free.lease_until, {now}) + $4 - {now}) END AS wait_ms
+  CASE WHEN free.released THEN 0 ELSE
+    greatest(0, coalesce(free.lease_until, {now}) + greatest($4, free.hold_ms) - {now}) END AS wait_ms
 """
 _RELEASE = """
 UPDATE partition p SET owner = '', released = true, lease_until = NULL
@@ -89,7 +92,9 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE convert_from(m.val
 RETURNING xmax <> 0 AS ours
 """
 _LEAVE = "DELETE FROM agent WHERE name = $1"
-_FORGET = "DELETE FROM agent WHERE seen_at < {now} - $1::bigint"
+_FORGET = """
+DELETE FROM agent a WHERE a.seen_at < {now} - $1::bigint AND NOT EXISTS (SELECT 1 FROM partition p WHERE p.owner = a.name)
+"""
 # The lease of an owner without a term never ends by itself.
 _FOREVER_MS = 1 << 53
 
