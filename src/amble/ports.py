@@ -202,7 +202,8 @@ class Partitions(Protocol):
     async def claim(self, agent: str, wanted: Sequence[int], ttl_ms: int, hold_ms: int) -> list[Claimed]:
         """Claim those of `wanted` that nobody holds, each under its next epoch.
 
-        `hold_ms`: the longest time a request of any agent may last after its start was granted.
+        `hold_ms`: the longest time a request of this agent may last after its start was granted. It is kept with the
+        partition: whoever claims it next waits for the longer of what its owner said and what itself would say.
         """
         ...
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import asyncpg
 import pytest
 
-import amble.adapters.postgres
 from amble.adapters.postgres import reports
 from amble.adapters.postgres.connection import connect
+from amble.adapters.postgres.migrations import migrate
 from amble.adapters.postgres.partitions import PostgresPartitions, place_of
 from amble.adapters.postgres.seeds import add_seeds
 from amble.domain.errors import StoreBroken, StoreUnavailable
@@ -19,14 +18,13 @@ from amble.ports import Partitions
 from tests.support.postgres import FreshDatabase
 
 TTL, HOLD = 60_000, 20_000
-SCHEMA = Path(amble.adapters.postgres.__file__).parent / "migrations" / "0001.sql"
 
 
 async def four_partitions(dsn: str) -> None:
     """The tables of a frontier with four partitions, the last of them for one site alone."""
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute(SCHEMA.read_text())
+        await migrate(connection)
         await connection.execute("INSERT INTO partition(partition) SELECT generate_series(0, 3)")
         await connection.execute("INSERT INTO meta VALUES ('hashed', '3')")
         await connection.execute("INSERT INTO site_apart VALUES ('busy.example', 3)")
@@ -315,3 +313,36 @@ async def test_a_server_that_may_only_be_read_is_waited_for(
     await sql.execute("SET default_transaction_read_only = off")
     await sql.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
     assert (await partitions.renew("a", {}, TTL, leaving=False)).lost == []
+
+
+async def test_the_next_owner_waits_for_the_longest_request_that_the_owner_before_may_have(
+    partitions: Partitions, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await partitions.claim("slow", [0, 1], TTL, 90_000)
+    await lapse(sql)
+    (quick,) = await partitions.claim("quick", [0], TTL, 10_000)
+    assert 80_000 < quick.wait_ms <= 90_000
+    (slower,) = await partitions.claim("slower", [1], TTL, 120_000)
+    assert 110_000 < slower.wait_ms <= 120_000
+
+
+async def test_an_owner_that_dies_while_it_waits_passes_the_longer_time_on(
+    partitions: Partitions, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await partitions.claim("slow", [0], TTL, 90_000)
+    for agent in ("quick", "quicker"):
+        await lapse(sql)
+        (claimed,) = await partitions.claim(agent, [0], TTL, 10_000)
+        assert 80_000 < claimed.wait_ms <= 90_000
+
+
+async def test_after_a_release_nobody_waits_for_requests_that_are_over(
+    partitions: Partitions, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    (slow,) = await partitions.claim("slow", [0], TTL, 90_000)
+    await partitions.release("slow", {0: slow.epoch})
+    (quick,) = await partitions.claim("quick", [0], TTL, 10_000)
+    assert quick.wait_ms == 0
+    await lapse(sql)
+    (next_one,) = await partitions.claim("next", [0], TTL, 10_000)
+    assert next_one.wait_ms <= 10_000

@@ -71,7 +71,8 @@ class _Tenure:
 class Ownership:
     """Call `tick` every so often (much more often than `ttl_s / 3`); `agent` must be a name that nobody else ever has.
 
-    `hold_s`: the longest time that a request of any agent of this fleet can last after its start was granted.
+    `hold_s`: the longest time that a request of this agent can last after its start was granted. Whoever claims a
+    partition after it waits for that, or for its own when that is longer.
     """
 
     agent: str

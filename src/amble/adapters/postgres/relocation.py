@@ -142,7 +142,7 @@ class Relocated:
 class Relocation:
     """One move of `partition` to server `target`; `dsns` are all servers in order.
 
-    `hold_ms`: the longest time a request of any agent may last. `on_step` hears what is being done, before it is done.
+    `hold_ms`: the least time that a request of an owner before is given; its own word may be longer. `on_step` hears what is being done, before it is done.
     `patience_s`: how long the owner may take to hand the partition over.
     """
 
@@ -281,10 +281,12 @@ class Relocation:
         async with self._from.transaction():
             # Waits for every transaction that has read the partition's row.
             row = await self._from.fetchrow(
-                "SELECT owner, lease_until FROM partition WHERE partition = $1 FOR UPDATE", self.partition
+                "SELECT owner, lease_until, hold_ms FROM partition WHERE partition = $1 FOR UPDATE",
+                self.partition,
             )
             now = await self._from.fetchval(NOW)
-            lapsed = row["lease_until"] is not None and row["lease_until"] + self.hold_ms <= now
+            hold_ms = max(self.hold_ms, row["hold_ms"])
+            lapsed = row["lease_until"] is not None and row["lease_until"] + hold_ms <= now
             if row["owner"] and not lapsed:
                 return False
             self.on_step("freeze")
