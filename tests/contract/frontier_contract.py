@@ -1344,6 +1344,25 @@ class AdoptContract:
         (second,) = await rig.adopt()
         assert second.strikes == 2
 
+    @pytest.mark.parametrize("harm", [None, b"no answer"])
+    async def test_a_row_that_cannot_be_read_ends_by_itself_and_the_others_are_adopted(
+        self, rig: Rig, harm: bytes | None
+    ) -> None:
+        broken, whole = await self.waiting(rig, "/x", "/y")
+        rig.spoil("fetch", "answer", harm, broken.key.url_id)
+        assert [one.lease.url for one in await rig.adopt(count=2)] == [whole.url]
+        assert rig.row(broken.key.url_id, "state", "reason") == (UrlState.FAILED, "parse_failed")
+        assert "fetch record" in rig.row(broken.key.url_id, "detail")
+        rig.spoil("fetch", "answer", b"-", broken.key.url_id)  # the audit after each test counts answers
+
+    async def test_an_owner_takes_over_although_one_row_cannot_be_read(self, rig: Rig) -> None:
+        broken, whole = await self.waiting(rig, "/x", "/y")
+        for found in await rig.adopt(count=2):
+            assert await rig.parsed(found.lease) == Applied.APPLIED
+        rig.spoil("manifest", "ref", b"!", broken.key.url_id)
+        assert [one.lease.url for one in (await rig.crash()).resumables] == [whole.url]
+        assert rig.row(broken.key.url_id, "state", "reason") == (UrlState.FAILED, "parse_failed")
+
     async def test_what_is_handed_over_goes_to_the_owner_with_its_manifest(self, rig: Rig) -> None:
         await self.waiting(rig, "/x")
         (found,) = await rig.adopt()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amble.adapters.sql import tally
-from amble.adapters.sql.connection import Database, Driver, open_reader
+from amble.adapters.sql.connection import Database, Driver, open_reader, open_writer
 from amble.adapters.sql.identity import Slots
 from amble.adapters.sql.inline import InlineStore
 from amble.adapters.sql.messages import FrameKind, encode, frame
@@ -178,6 +178,16 @@ class Rig:
         if self._reader is None:
             self._reader = open_reader(self.path, driver=self.driver)
         return self._reader
+
+    def spoil(self, table: str, column: str, value: bytes | None, url_id: int) -> None:
+        """Damage what is stored of a URL."""
+        sql = f'UPDATE "{table}" SET {column} = ? WHERE url_id = ?'
+        if isinstance(self.frontier, InlineStore):
+            self.frontier.store.database.execute(sql, (value, url_id))
+            return
+        database = open_writer(self.path, driver=self.driver)
+        database.execute(sql, (value, url_id))
+        database.close()
 
     def row(self, url_id: int, *columns: str) -> Any:
         (row,) = self.rows(f"SELECT {', '.join(columns)} FROM url WHERE id = ?", url_id)

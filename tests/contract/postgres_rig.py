@@ -123,6 +123,9 @@ class PostgresRig(Rig):
             self._side = SideReader(self.dsn)
         return self._side.rows(sql, *parameters)
 
+    def spoil(self, table: str, column: str, value: bytes | None, url_id: int) -> None:
+        self.rows(f'UPDATE "{table}" SET {column} = ? WHERE url_id = ? RETURNING 1', value, url_id)
+
     def counted_crossing(self) -> dict[str, int]:
         return {}  # what waits to cross is counted when it is asked for, not in the tally
 

@@ -10,8 +10,9 @@ from amble.adapters.postgres.books import TOKEN_BYTES, Books
 from amble.adapters.postgres.gatekeeping import requeue_leased
 from amble.adapters.postgres.recording import fail_parse
 from amble.adapters.postgres.rows import FLIGHT, UrlRow
+from amble.adapters.sql.ownership import RowUnreadable, stored_answer, stored_ref
 from amble.domain.attempt import Lease, LeaseKey, UrlKind
-from amble.domain.errors import OperationRefused, StoreBroken
+from amble.domain.errors import OperationRefused
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.frontier import AdoptAsk, OpenManifest, Resumable, Takeover, TakeoverAsk
 from amble.domain.lifecycle import UrlState
@@ -45,14 +46,14 @@ def take_over(
         raise OperationRefused(f"partition {partition} is under epoch {owned.epoch}, not {ask.epoch}")
     lapsed = [row for row in rows if row.state == _LEASED]
     requeue_leased(books, lapsed, stopped=ask.epoch is None)
-    resumables = []
+    resumables: list[Resumable] = []
     for row in rows:
         if row.state == _PARSED and not ask.resume:
             row.worker = None
             row.hold_until(min(books.now, row.expires_at or 0))
         elif row.state == _PARSED or (row.state == _FETCHED and (ask.resume or row.kind == _ROBOTS)):
             row.hold(books.token(TOKEN_BYTES), row.worker, books.now + books.settings.resume_hold_ms)
-            resumables.append(_resumable(books, partition, row, stored))
+            resumables += _readable(books, partition, row, stored)
     return Takeover(
         epoch=owned.epoch,
         lapsed=len(lapsed),
@@ -71,7 +72,7 @@ def adopt(books: Books, ask: AdoptAsk, rows: list[tuple[int, UrlRow]], stored: S
     """
     if ask.partition is not None and not books.is_current(ask.partition, ask.epoch):
         return []
-    found = []
+    found: list[Resumable] = []
     for partition, row in rows:
         if row.state != ask.state or row.expires_at is None or row.expires_at > books.now:
             continue  # an earlier call of this transaction took it
@@ -82,14 +83,21 @@ def adopt(books: Books, ask: AdoptAsk, rows: list[tuple[int, UrlRow]], stored: S
                 fail_parse(books, row, partition, "whoever parsed it went away")
                 continue
         row.hold(books.token(TOKEN_BYTES), ask.worker, books.now + ask.hold_ms)
-        found.append(_resumable(books, partition, row, stored))
+        found += _readable(books, partition, row, stored)
     return found
 
 
+def _readable(books: Books, partition: int, row: UrlRow, stored: Stored) -> list[Resumable]:
+    """Nothing where the row cannot be read: it ends as parse_failed, and nobody else's page waits for it."""
+    try:
+        return [_resumable(books, partition, row, stored)]
+    except RowUnreadable as broken:
+        fail_parse(books, row, partition, str(broken))
+        return []
+
+
 def _resumable(books: Books, partition: int, row: UrlRow, stored: Stored) -> Resumable:
-    answer = stored.answers.get(row.id)
-    if answer is None:
-        raise StoreBroken(f"URL {row.id} is past FETCHED, but its fetch record has no answer")
+    fetched = stored_answer(_decode, stored.answers.get(row.id))
     assert row.token is not None
     assert row.expires_at is not None
     origin = books.origin_of(row.id)
@@ -106,14 +114,13 @@ def _resumable(books: Books, partition: int, row: UrlRow, stored: Stored) -> Res
         row.expires_at,
         books.facts(origin),
     )
-    fetched = _decode(answer)
     if row.state != _PARSED:
         return Resumable(lease, fetched, row.strikes)
     manifest = stored.manifests.get(row.id)
     if manifest is None:
-        raise StoreBroken(f"URL {row.id} is PARSED without a manifest")
+        raise RowUnreadable("it was parsed, but no manifest is known")
     generation, ref, links, content_kind = manifest
-    return Resumable(lease, fetched, row.strikes, BodyRef.unpack(ref), generation, links, content_kind)
+    return Resumable(lease, fetched, row.strikes, stored_ref(ref), generation, links, content_kind)
 
 
 def _open(partition: int, row: Any) -> OpenManifest:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+
+from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
 from amble.adapters.sql.books import TOKEN_BYTES, Books
@@ -43,6 +47,10 @@ AdoptableRow = tuple[int, int, int, str, int, int, int, int, int, int, bytes, by
 OpenRow = tuple[int, int, int, bytes, int, int, int, int, str, str]
 
 
+class RowUnreadable(Exception):
+    """What is stored of one row past FETCHED cannot be carried on. It ends with this reason; others go on."""
+
+
 class Ownership:
     """The operations `take_over` and `adopt`.
 
@@ -74,18 +82,18 @@ class Ownership:
         return Takeover(
             epoch=books.epoch,
             lapsed=len(lapsed),
-            resumables=[self._resume(row) for row in left],
+            resumables=[found for row in left if (found := self._resume(row)) is not None],
             open_manifests=[self._open(row) for row in books.execute(_OPEN_MANIFESTS).fetchall()],
             now_ms=books.now,
         )
 
-    def _resume(self, row: ResumableRow) -> Resumable:
-        """A row that the new owner holds from now on."""
+    def _resume(self, row: ResumableRow) -> Resumable | None:
+        """A row that the new owner holds from now on; None: it cannot be read, and has ended."""
         books = self._books
         token = books.token(TOKEN_BYTES)
         hold_until = books.now + books.settings.resume_hold_ms
         books.execute(_RETOKEN, (row[0], token, hold_until))
-        return self._resumable(row, token, hold_until)
+        return self._readable(row, token, hold_until)
 
     def adopt(self, ask: AdoptAsk) -> list[Resumable]:
         """See ports.Frontier.adopt.
@@ -113,13 +121,21 @@ class Ownership:
                 return None
         token, hold_until = books.token(TOKEN_BYTES), books.now + ask.hold_ms
         books.execute(_ADOPT, (url_id, token, ask.worker, hold_until, strikes))
-        return self._resumable((*row[:9], strikes, row[10]), token, hold_until)
+        return self._readable((*row[:9], strikes, row[10]), token, hold_until)
+
+    def _readable(self, row: ResumableRow, token: bytes, hold_until: int) -> Resumable | None:
+        """None where the row cannot be read: it ends as parse_failed, and nobody else's page waits for it."""
+        try:
+            return self._resumable(row, token, hold_until)
+        except RowUnreadable as broken:
+            key = LeaseKey(row[0], row[2], token, self._books.settings.partition)
+            self._recording.parse_strike(ParseStrike(key, str(broken), final=True))
+            return None
 
     def _resumable(self, row: ResumableRow, token: bytes, hold_until: int) -> Resumable:
         books = self._books
         url_id, state, attempt, path, kind, depth, hops, tries, generation, strikes, answer = row
-        if answer is None:
-            raise StoreBroken(f"URL {url_id} is past FETCHED, but its fetch record has no answer")
+        fetched = stored_answer(self._decode, answer)
         origin = books.ledger.by_id(url_id >> SLOT_BITS)
         lease = Lease(
             LeaseKey(url_id, attempt, token, books.settings.partition),
@@ -134,18 +150,33 @@ class Ownership:
             hold_until,
             books.ledger.facts(origin),
         )
-        fetched = self._decode(answer)
         if state != _PARSED:
             return Resumable(lease, fetched, strikes)
         manifest = books.execute(_MANIFEST_OF, (url_id, attempt)).fetchone()
         if manifest is None:
-            raise StoreBroken(f"URL {url_id} is PARSED without a manifest")
+            raise RowUnreadable("it was parsed, but no manifest is known")
         extraction_generation, ref, links, content_kind = manifest
-        return Resumable(
-            lease, fetched, strikes, BodyRef.unpack(ref), extraction_generation, links, content_kind
-        )
+        return Resumable(lease, fetched, strikes, stored_ref(ref), extraction_generation, links, content_kind)
 
     def _open(self, row: OpenRow) -> OpenManifest:
         url_id, attempt, generation, ref, cursor, links, depth, hops, origin, path = row
         key = ManifestKey(url_id, attempt, generation, self._books.settings.partition)
         return OpenManifest(key, BodyRef.unpack(ref), cursor, links, depth, hops, origin, path)
+
+
+def stored_answer(decode: Callable[[bytes], Fetched], answer: bytes | None) -> Fetched:
+    """The answer of a fetch record. Raises RowUnreadable."""
+    if answer is None:
+        raise RowUnreadable("it was fetched, but its fetch record has no answer")
+    try:
+        return decode(answer)
+    except MsgspecError as error:
+        raise RowUnreadable(f"the answer in its fetch record cannot be read: {error}") from None
+
+
+def stored_ref(packed: bytes) -> BodyRef:
+    """Where a manifest is stored. Raises RowUnreadable."""
+    try:
+        return BodyRef.unpack(packed)
+    except (ValueError, struct.error) as error:
+        raise RowUnreadable(f"where its manifest is stored cannot be read: {error}") from None

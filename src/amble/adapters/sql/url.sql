@@ -99,12 +99,12 @@ WHERE id = ?1 AND state IN (:sources);
 
 -- resumable: bodies that were stored and not yet carried to COMPLETE
 SELECT u.id, u.state, u.attempt, u.path, u.kind, u.depth, u.hops, u.tries, u.generation, u.strikes, f.answer
-FROM url AS u INDEXED BY url_flight JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
+FROM url AS u INDEXED BY url_flight LEFT JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
 WHERE u.token IS NOT NULL AND u.state IN (2, 3);
 
 -- resumable_robots: of those, the ones that no parse worker takes
 SELECT u.id, u.state, u.attempt, u.path, u.kind, u.depth, u.hops, u.tries, u.generation, u.strikes, f.answer
-FROM url AS u INDEXED BY url_flight JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
+FROM url AS u INDEXED BY url_flight LEFT JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
 WHERE u.token IS NOT NULL AND u.state = 2 AND u.kind = 1;
 
 -- offer_parsed: manifests whose owner is gone may be adopted at once
@@ -117,7 +117,7 @@ UPDATE url SET expires_at = ?3, worker = NULL WHERE id = ?1 AND token = ?2 AND s
 -- adoptable: rows past LEASED that nobody holds, the one that waits longest first; ?4 has one bit for each kind asked for
 SELECT u.id, u.state, u.attempt, u.path, u.kind, u.depth, u.hops, u.tries, u.generation, u.strikes, f.answer,
   u.token, u.worker
-FROM url AS u INDEXED BY url_flight JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
+FROM url AS u INDEXED BY url_flight LEFT JOIN fetch AS f ON f.url_id = u.id AND f.attempt = u.attempt
 WHERE u.token IS NOT NULL AND u.state = ?1 AND u.expires_at <= ?2 AND (?4 >> u.kind) & 1 ORDER BY u.expires_at LIMIT ?3;
 
 -- adopt: under a new token, with one strike more where the holder before went away
