@@ -63,6 +63,12 @@ def test_of_each_group_of_near_duplicates_one_document_is_published(
     assert web.url("mirror", "/other") in published
     env = {"AMBLE_STORE_URL": dsns, "AMBLE_ARCHIVE_URL": f"file://{archive}"}
     assert json.loads(run(["status", "--json"], env=env).stdout)["documents"] == len(published)
+    sound = run(["verify"], env=env, timeout_s=60)
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    origin, lost = web.url("mirror", "/").removesuffix("/"), "/print"
+    gone = "DELETE FROM url u USING origin o WHERE o.id = u.id >> 36 AND o.key = $1 AND u.path = $2"
     for dsn in databases:
-        verified = run(["verify"], env={**env, "AMBLE_STORE_URL": dsn}, timeout_s=60)
-        assert "near-duplicate" not in verified.stdout + verified.stderr
+        asyncio.run(s.rows(dsn, gone, origin, lost))
+    damaged = run(["verify"], env=env, timeout_s=60)
+    assert damaged.returncode == 3, damaged.stdout + damaged.stderr
+    assert f"its link {origin}{lost} is lost" in damaged.stdout

@@ -24,7 +24,6 @@ from amble.app.reading import frontier_files, open_reports, serving
 from amble.app.verify import Judge, check_captures
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Reason, Rejected
-from amble.domain.errors import ConfigErrors
 from amble.domain.fetched import BodyRef
 from amble.domain.manifest import Link, RobotsRules
 from amble.domain.report import Capture
@@ -38,6 +37,7 @@ from amble.stages.publish import Publisher
 if TYPE_CHECKING:
     from amble.adapters.archive.objects_reader import ObjectReader
     from amble.adapters.postgres.check import PostgresCheck
+    from amble.adapters.postgres.servers_check import ServersCheck
 
 
 @runtime_checkable
@@ -84,7 +84,7 @@ def export_jsonl(root: Path, target: Path | None) -> ExportResult:
 
 def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
     """Every problem of a crawl, readable: archive, frontier, and the two against each other."""
-    with _open_check(root) as frontier:
+    with _open_check(root, config.fleet.digests_url) as frontier:
         yield from _archive_problems(root)
         reader = _open_records(root)
         try:
@@ -118,21 +118,20 @@ def _archive_problems(root: Path) -> Iterator[str]:
     yield from map(str, verify_objects(open_bucket(url)))
 
 
-def _open_check(root: Path) -> SqliteCheck | FilesCheck | PostgresCheck:
+def _open_check(root: Path, digests_url: str) -> SqliteCheck | FilesCheck | PostgresCheck | ServersCheck:
     url = crawl_folder.store_url_of(root, os.environ)
     if not url:
         paths = frontier_files(root)
         return SqliteCheck(paths[0]) if len(paths) == 1 else FilesCheck(paths)
-    from amble.adapters.postgres.check import PostgresCheck
     from amble.adapters.postgres.placement import servers_of
 
-    if len(servers_of(url)) > 1:
-        raise ConfigErrors(
-            [
-                "verify: a fleet over several databases is checked one by one, its links from one to another are not: "
-                "set AMBLE_STORE_URL to each of them in turn"
-            ]
-        )
+    dsns, index_at = servers_of(url), servers_of(digests_url)
+    if len(dsns) > 1 or index_at:
+        from amble.adapters.postgres.servers_check import ServersCheck
+
+        return ServersCheck(dsns, index_at)
+    from amble.adapters.postgres.check import PostgresCheck
+
     return serving(root, url, PostgresCheck)
 
 
