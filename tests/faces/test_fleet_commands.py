@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -38,7 +39,9 @@ def test_a_fleet_is_set_up_seeded_and_looked_at(database: str, capsys: pytest.Ca
         "me@a.example",
     )
     code, _, told = said(capsys, *seed)
-    assert (code, told) == (0, "2 seeds taken\n")
+    assert code == 0
+    assert "2 seeds: 2 taken" in told
+    assert "`amble agent`" in told
 
     code, out, _ = said(capsys, "partitions", "--store", database, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -182,3 +185,74 @@ def test_partitions_of_a_server_that_is_away_are_told_with_the_reason(
     assert "server_away" in out
     _, out, _ = said(capsys, "why", s.site_in(0, partitions=2))
     assert "not in the frontier" in out
+
+
+@pytest.fixture
+def fleet_folder(database: str, tmp_path: Path) -> Path:
+    """A crawl folder whose settings name a fleet that has nothing to say of itself yet."""
+    folder = tmp_path / "crawl-fleet"
+    folder.mkdir()
+    (folder / "amble.toml").write_text(f'[store]\nurl = "{database}"\n')
+    return folder
+
+
+def test_a_fleet_is_named_by_the_folder_of_its_crawl(
+    fleet_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, told = said(capsys, "store", "init", "--out", str(fleet_folder), "--partitions", "3")
+    assert code == 0, told
+    asked = ("https://a.example/", "--out", str(fleet_folder), "--contact", "me@a.example")
+    assert said(capsys, "seed", *asked)[0] == 0
+    for command in (("partitions",), ("partitions", "show")):
+        code, out, _ = said(capsys, *command, str(fleet_folder))
+        assert (code, len(out.splitlines())) == (0, 4)
+    assert said(capsys, "agents", str(fleet_folder))[0] == 0
+    monkeypatch.chdir(fleet_folder.parent)
+    assert said(capsys, "partitions")[0] == 0, "the only one here"
+    code, _, told = said(capsys, "agents", str(fleet_folder), "--config", "x.toml")
+    assert (code, "give one" in told) == (2, True)
+
+
+def test_a_crawl_in_files_of_its_own_has_no_agents_and_says_where_to_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "amble.toml").write_text("")
+    code, _, told = said(capsys, "agents", str(tmp_path))
+    assert (code, "amble status" in told) == (2, True)
+
+
+def test_a_new_database_gets_a_sensible_number_of_partitions_and_an_old_one_keeps_its_own(
+    fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, old = fresh_database(), fresh_database()
+    assert "64 partitions" in said(capsys, "store", "init", "--store", new)[2]
+    said(capsys, "store", "init", "--store", old, "--partitions", "5")
+    code, _, told = said(capsys, "store", "init", "--store", old)
+    assert (code, "5 partitions" in told) == (0, True)
+
+
+def test_seeds_are_counted_by_what_became_of_them(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "store", "init", "--store", database, "--partitions", "1")
+    fleet = ("--store", database, "--contact", "me@a.example")
+    said(capsys, "seed", "https://a.example/", *fleet)
+    code, _, told = said(capsys, "seed", "https://a.example/", "https://b.example/", *fleet)
+    assert code == 0
+    assert "2 seeds: 1 taken, 1 known before" in told
+
+
+async def test_an_agent_that_is_long_silent_and_owns_nothing_is_listed_when_all_are_asked_for(
+    fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dsn,) = await s.two_servers(fresh_database, servers=1)
+    ago = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint - "
+    await s.rows(dsn, f"INSERT INTO agent(name, seen_at) VALUES ('killed', {ago} 400000)")
+    await s.rows(dsn, f"INSERT INTO agent(name, seen_at) VALUES ('owns', {ago} 400000)")
+    await s.rows(dsn, "UPDATE partition SET owner = 'owns', lease_until = 0 WHERE partition = 0")
+
+    def listed(*more: str) -> tuple[list[str], str]:
+        _, out, told = said(capsys, "agents", "--store", dsn, *more)
+        return [line.split()[0] for line in out.splitlines()[1:]], told
+
+    shown, told = await asyncio.to_thread(listed)
+    assert (shown, "--all" in told) == (["owns"], True)
+    assert (await asyncio.to_thread(listed, "--all"))[0] == ["killed", "owns"]

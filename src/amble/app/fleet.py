@@ -5,7 +5,9 @@ A composition root, like that of an agent, for commands that end at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,11 +17,14 @@ from amble.adapters.postgres.relocation import Relocated, Relocation
 from amble.adapters.postgres.seeds import add_seeds
 from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.servers_partitions import ServersPartitions
+from amble.adapters.postgres.setup import partitions_of
 from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.system import SystemClock
 from amble.app import folder as crawl_folder
 from amble.app.build import store_settings
 from amble.app.config import CrawlConfig, Given, scope_of
+from amble.app.reading import OWN_DATABASE, OWN_SERVER
+from amble.app.settings import SETTINGS
 from amble.app.shards import Shards
 from amble.app.wiring import LINKS
 from amble.domain.errors import ConfigErrors, StoreUnavailable
@@ -29,11 +34,17 @@ from amble.ports import Clock, Roster
 from amble.stages.admit import SeedOutcome, UrlGate
 from amble.stages.gate import HOLD_MARGIN_S
 
+# Four each for sixteen agents; one that nobody needs costs next to nothing.
+PARTITIONS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetWishes:
     """What one command line asks for. `flags` come from options of their own, `assignments` from --set."""
 
+    folder: Path | None = (
+        None  # a crawl folder; its amble.toml has the settings, in the place of `config_file`
+    )
     config_file: Path | None = None
     assignments: tuple[str, ...] = ()
     flags: Mapping[str, Given] = field(default_factory=dict)
@@ -42,20 +53,64 @@ class FleetWishes:
 
 def configure(wishes: FleetWishes, env: Mapping[str, str]) -> CrawlConfig:
     """The configuration of a command about a fleet. Raises ConfigErrors with every mistake."""
-    config = crawl_folder.settings_in(
-        wishes.config_file, wishes.assignments, wishes.flags, env, seeds=wishes.seeds
-    )
+    file = wishes.config_file
+    if wishes.folder is not None:
+        if file is not None:
+            raise ConfigErrors([f"a folder, {wishes.folder}, and --config {file} are named: give one"])
+        file = crawl_folder.find(wishes.folder) / crawl_folder.CONFIG_NAME
+    config = crawl_folder.settings_in(file, wishes.assignments, wishes.flags, env, seeds=wishes.seeds)
+    if not config.fleet.store_url and wishes.folder is not None:
+        raise ConfigErrors(
+            [
+                f"{wishes.folder}: its crawl is in files of its own and has no agents; `amble status {wishes.folder}` "
+                "tells of it, --store names a fleet"
+            ]
+        )
     if not config.fleet.store_url:
         raise ConfigErrors(
             [
-                "store.url: which fleet? give its database with --store postgresql://user@host/name, or a --config"
+                "store.url: which fleet? give its database with --store postgresql://user@host/name, a --config, "
+                "or the folder of its crawl"
             ]
         )
     return config
 
 
-async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> int:
-    """Prepare the database, or find that it is; how many partitions there are. Raises ConfigErrors, StoreBroken."""
+def folder_here(env: Mapping[str, str]) -> Path | None:
+    """The one crawl folder here, for commands that only look; None where the environment or nothing names the fleet."""
+    if SETTINGS["store.url"].env in env:
+        return None
+    try:
+        return crawl_folder.find(None, env)
+    except ConfigErrors:
+        return None
+
+
+@contextmanager
+def serving(folder: Path | None, config: CrawlConfig) -> Iterator[CrawlConfig]:
+    """`config`; where `amble fleet` has left its database server in `folder` without running it, it runs meanwhile."""
+    own = None if folder is None else folder / OWN_SERVER
+    if own is None or not (own / "data" / "PG_VERSION").is_file():
+        yield config
+        return
+    os.environ.pop("PGPASSWORD", None)
+    if (own / "data" / "postmaster.pid").exists():
+        yield config
+        return
+    from amble.adapters.postgres.embedded import EmbeddedPostgres
+
+    server = EmbeddedPostgres.start(own)
+    try:
+        yield replace(config, fleet=replace(config.fleet, store_url=server.dsn(OWN_DATABASE)))
+    finally:
+        server.close()
+
+
+async def set_up(config: CrawlConfig, partitions: int | None, apart: Sequence[str]) -> int:
+    """Prepare the database, or find that it is; how many partitions there are. Raises ConfigErrors, StoreBroken.
+
+    `partitions` None: those that the database was prepared with, or PARTITIONS of a new one.
+    """
     problems = [
         f"--apart {site!r}: that is no site; give a registrable domain such as {site_of(site.lower())!r}"
         for site in apart
@@ -64,6 +119,8 @@ async def set_up(config: CrawlConfig, partitions: int, apart: Sequence[str]) -> 
     if problems:
         raise ConfigErrors(problems)
     dsns, index_at = servers_of(config.fleet.store_url), servers_of(config.fleet.digests_url)
+    if partitions is None:
+        partitions = await partitions_of(dsns[0]) or PARTITIONS
     for dsn in index_at:
         if dsn not in dsns:
             await set_up_servers([dsn], partitions=partitions)
@@ -204,6 +261,7 @@ __all__ = [
     "Ownerships",
     "admit_seeds",
     "configure",
+    "folder_here",
     "map_of",
     "move",
     "named",
@@ -211,5 +269,6 @@ __all__ = [
     "open_store",
     "ownerships",
     "seed",
+    "serving",
     "set_up",
 ]

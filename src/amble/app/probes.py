@@ -21,7 +21,17 @@ DOCTOR_HOST = "amble-doctor.invalid"
 
 def doctor(place: Path, config: CrawlConfig) -> list[Finding]:
     """What this machine lacks for crawling, one finding each."""
-    return examine(place, (_sandbox_finding, lambda: _resolver_finding(config)))
+    findings = examine(place, (_sandbox_finding, lambda: _resolver_finding(config)))
+    if config.fleet.store_url:
+        # Its driver is loaded by those who have one.
+        from amble.app.probes_database import databases
+
+        findings += databases(config.fleet.store_url)
+    if config.fleet.archive_url:
+        from amble.app.probes_bucket import bucket
+
+        findings += bucket(config.fleet.archive_url)
+    return findings
 
 
 def _sandbox_finding() -> Finding:

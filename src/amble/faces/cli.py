@@ -17,7 +17,7 @@ import typer
 import amble
 from amble.faces import fleet, inspect, maintain, migrate, parse, simulate, tryout
 from amble.faces import plan as planning
-from amble.faces.options import delay_flags
+from amble.faces.options import ShowByDefault, delay_flags
 
 if TYPE_CHECKING:
     from amble.app.config import Given
@@ -252,8 +252,10 @@ app.command()(parse.parse)
 app.command()(tryout.fleet)
 app.command()(fleet.agent)
 app.command()(fleet.agents)
-_partitions = typer.Typer(invoke_without_command=True)
-_partitions.callback()(fleet.partitions)
+_partitions = typer.Typer(
+    cls=ShowByDefault, help="The partitions of a fleet; without a command, `show`: amble partitions DIR"
+)
+_partitions.command("show")(fleet.partitions)
 _partitions.command("move")(fleet.move)
 app.add_typer(_partitions, name="partitions")
 app.command()(fleet.seed)

@@ -44,10 +44,25 @@ SetOption = Annotated[
 ]
 
 
+FleetFolderArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="DIR", help="The crawl folder of a fleet; without it and --store, the only one here."
+    ),
+]
+FleetOutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="A crawl folder whose amble.toml names the fleet."),
+]
+# A killed agent that holds nothing any more is listed for so long.
+SILENT_SHOWN_MS = 300_000
+
+
 def agent(
     urls: Annotated[
         list[str] | None, typer.Argument(metavar="URL", help="Seeds, as with `amble seed`.")
     ] = None,
+    out: FleetOutOption = None,
     config: ConfigOption = None,
     store: StoreOption = None,
     archive: Annotated[
@@ -99,25 +114,42 @@ def agent(
         "crawl.concurrency": ("--concurrency", concurrency),
         "network.resolver": ("--resolver", resolver),
     }
-    settings = _settings(config, options, assignments, nets=allow_net, seeds=urls)
+    settings = _settings(config, options, assignments, nets=allow_net, seeds=urls, folder=out)
     probes = _probes(health)
     told = _Told(as_json=as_json, quiet=quiet)
     return _run(_agent(settings, told, log, probes, until_done=until_done))
 
 
-def agents(config: ConfigOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
+def agents(
+    folder: FleetFolderArgument = None,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    everyone: Annotated[
+        bool,
+        typer.Option(
+            "--all", metavar="", help="Also those that were silent for 5 minutes and own nothing any more."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
     """The agents of a fleet: who is alive, and how many partitions each owns."""
     from amble.faces import output, text
 
-    found = _ownerships(config, store)
+    found = _ownerships(folder, config, store)
+    shown = [
+        line
+        for line in found.agents
+        if everyone or line.alive or line.partitions or line.seen_ms_ago <= SILENT_SHOWN_MS
+    ]
     if as_json:
-        for line in found.agents:
+        for line in shown:
             output.write_json(line)
         return 0
     if not found.agents:
-        output.note(f"no agent has been seen at {text.safe(found.place)}")
+        output.note(f"no agent has been seen at {text.safe(found.place)}; `amble agent` starts one")
+        return 0
     rows: list[tuple[str, ...]] = [("agent", "state", "seen", "partitions")]
-    for line in found.agents:
+    for line in shown:
         state = "silent" if not line.alive else "leaving" if line.leaving else "alive"
         rows.append(
             (
@@ -128,21 +160,22 @@ def agents(config: ConfigOption = None, store: StoreOption = None, as_json: Json
             )
         )
     output.write_lines(_table(rows, right=(2, 3)))
+    if len(shown) < len(found.agents):
+        hidden = text.plural(len(found.agents) - len(shown), "agent")
+        output.note(f"{hidden} silent for more than 5 minutes that own nothing: --all shows them")
     return 0
 
 
 def partitions(
-    context: typer.Context,
+    folder: FleetFolderArgument = None,
     config: ConfigOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """The partitions of a fleet: owner, epoch, what is left of its lease, and the work in each."""
-    if context.invoked_subcommand is not None:
-        return 0
     from amble.faces import output, text
 
-    found = _ownerships(config, store)
+    found = _ownerships(folder, config, store)
     if as_json:
         for facts in found.partitions:
             line = output.plain(facts)
@@ -170,6 +203,7 @@ def move(
     to: Annotated[
         int, typer.Option("--to", metavar="SERVER", help="Its new server: the place in store.url, from 0 on.")
     ],
+    out: FleetOutOption = None,
     config: ConfigOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -186,7 +220,8 @@ def move(
             output.note(_MOVING[word])
         said.add(word)
 
-    moved = _run(fleet.move(_settings(config, {"store.url": ("--store", store)}), partition, to, tell))
+    settings = _settings(config, {"store.url": ("--store", store)}, folder=out)
+    moved = _run(fleet.move(settings, partition, to, tell))
     if as_json:
         output.write_json(moved)
     elif moved.moved:
@@ -210,6 +245,7 @@ _MOVING = {
 
 def seed(
     urls: Annotated[list[str], typer.Argument(metavar="URL", help="Where to begin.")],
+    out: FleetOutOption = None,
     config: ConfigOption = None,
     store: StoreOption = None,
     contact: Annotated[
@@ -225,7 +261,7 @@ def seed(
     from amble.faces.exits import ExitCode
 
     options = {"store.url": ("--store", store), "crawl.contact": ("--contact", contact)}
-    outcomes = _run(fleet.seed(_settings(config, options, assignments, seeds=urls)))
+    outcomes = _run(fleet.seed(_settings(config, options, assignments, seeds=urls, folder=out)))
     refused = [outcome for outcome in outcomes if outcome.rejected is not None]
     known = sum(outcome.verdict is Verdict.ALREADY_KNOWN for outcome in outcomes)
     if as_json:
@@ -234,22 +270,31 @@ def seed(
     else:
         for outcome in refused:
             assert outcome.rejected is not None
-            output.note(f"refused: {text.safe(outcome.given)}: {outcome.rejected.reason.value}")
-        taken = len(outcomes) - len(refused)
+            reason, detail = outcome.rejected.reason.value, outcome.rejected.detail
+            output.note(text.safe(f"refused: {outcome.given}: {reason}" + (f" ({detail})" if detail else "")))
+        new = len(outcomes) - len(refused) - known
+        told = [(new, "taken"), (known, "known before"), (len(refused), "refused")]
         output.note(
-            f"{text.plural(taken, 'seed')} taken" + (f", {known} of them known before" if known else "")
+            f"{text.plural(len(outcomes), 'seed')}: "
+            + ", ".join(f"{text.count(number)} {word}" for number, word in told if number)
         )
+        if refused:
+            output.note("`amble check URL` says more of a refusal")
+        if new:
+            output.note("agents that run begin with them within seconds; `amble agent` starts one")
     return int(ExitCode.FOUND) if refused else 0
 
 
 def init(
     partitions: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1, max=100_000, metavar="N",
-            help="Partitions that sites are spread over; it never changes: several times the most agents ever.",
+            help="Partitions that sites are spread over, for ever: several times the most agents ever. Default: 64, "
+            "good for up to 16 agents; of a prepared database, what it has.",
         ),
-    ],
+    ] = None,
+    out: FleetOutOption = None,
     config: ConfigOption = None,
     store: StoreOption = None,
     apart: Annotated[
@@ -262,7 +307,8 @@ def init(
     from amble.app import fleet
     from amble.faces import output, text
 
-    count = _run(fleet.set_up(_settings(config, {"store.url": ("--store", store)}), partitions, apart or ()))
+    settings = _settings(config, {"store.url": ("--store", store)}, folder=out)
+    count = _run(fleet.set_up(settings, partitions, apart or ()))
     if as_json:
         output.write_json({"partitions": count})
     else:
@@ -401,6 +447,7 @@ def _settings(
     *,
     nets: list[str] | None = None,
     seeds: list[str] | None = None,
+    folder: Path | None = None,
 ) -> CrawlConfig:
     from amble.app import fleet
     from amble.app.config import Given
@@ -409,7 +456,11 @@ def _settings(
     if nets:
         flags["network.allow_nets"] = Given(nets, "--allow-net", text=False)
     wishes = fleet.FleetWishes(
-        config_file=config, assignments=tuple(assignments or ()), flags=flags, seeds=tuple(seeds or ())
+        config_file=config,
+        folder=folder,
+        assignments=tuple(assignments or ()),
+        flags=flags,
+        seeds=tuple(seeds or ()),
     )
     return fleet.configure(wishes, os.environ)
 
@@ -426,10 +477,14 @@ def _probes(text: str | None) -> tuple[str, int] | None:
         raise ConfigErrors([f"--health {error}"]) from None
 
 
-def _ownerships(config: Path | None, store: str | None) -> Ownerships:
+def _ownerships(folder: Path | None, config: Path | None, store: str | None) -> Ownerships:
     from amble.app import fleet
 
-    return _run(fleet.ownerships(_settings(config, {"store.url": ("--store", store)})))
+    if folder is None and config is None and store is None:
+        folder = fleet.folder_here(os.environ)
+    settings = _settings(config, {"store.url": ("--store", store)}, folder=folder)
+    with fleet.serving(folder, settings) as serving:
+        return _run(fleet.ownerships(serving))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -124,7 +124,10 @@ def gc(
 
 
 def doctor(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
-    """Whether this machine is fit for crawling: Python, libraries, sandbox, files, disk, clock, name server."""
+    """Whether this machine is fit for crawling: Python, libraries, sandbox, files, disk, clock, name server.
+
+    Of a fleet (store.url, archive.url) also its databases and its bucket.
+    """
     from amble.app import folder as crawl_folder
     from amble.app import probes
     from amble.app.findings import Verdict

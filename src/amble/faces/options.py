@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from amble.app.config import Given
@@ -20,6 +21,16 @@ OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="The same, as `amble crawl` calls it."),
 ]
+
+
+class ShowByDefault(TyperGroup):
+    """A group of commands whose `show` is meant when none is named, so that a folder can stand in its place."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Everything but a command of the group, or a wish for help, belongs to `show`."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
 
 
 def one_folder(folder: Path | None, out: Path | None) -> Path | None:

@@ -311,9 +311,11 @@ _SIGNS = {Verdict.GOOD: "ok", Verdict.NOTE: "note", Verdict.PROBLEM: "PROBLEM"}
 
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """What doctor found, one line each, the fix behind it."""
-    for item in findings:
+    found = list(findings)
+    width = max((len(item.name) for item in found), default=0)
+    for item in found:
         fix = f"; {item.fix}" if item.fix else ""
-        yield f"{_SIGNS[item.verdict]:<8} {item.name:<11} {text.safe(item.detail)}{fix}"
+        yield f"{_SIGNS[item.verdict]:<8} {item.name:<{width}}  {text.safe(item.detail)}{fix}"
 
 
 def setting_lines(values: Mapping[str, Effective]) -> Iterator[str]:
