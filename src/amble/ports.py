@@ -178,7 +178,8 @@ class Roster(Struct, frozen=True):
     """Everything an agent needs to know to keep, claim and hand over partitions.
 
     `lost`: partitions among those renewed that are not ours any more. `sites_apart`: sites with a partition of their own.
-    `away`: partitions that are out of service because their server does not answer, and why.
+    `away`: partitions that are out of service because their server does not answer, and why. `clocks_ms`: the time by the
+    clock of each server that answered, by which its leases run.
     """
 
     agents: Sequence[AgentLine]
@@ -187,6 +188,7 @@ class Roster(Struct, frozen=True):
     hashed: int
     sites_apart: Mapping[str, int]
     away: Mapping[int, str] = {}
+    clocks_ms: Mapping[int, int] = {}
 
 
 class Partitions(Protocol):

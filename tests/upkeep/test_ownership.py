@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import asyncpg
+import msgspec
 import pytest
 
 from amble.adapters.postgres.partitions import PostgresPartitions
@@ -76,10 +77,12 @@ class Ground:
 class Cut:
     """Partitions over a line that can be cut, before the call arrives or before its answer does."""
 
-    def __init__(self, there: Partitions) -> None:
+    def __init__(self, there: Partitions, time: Time) -> None:
         self._there = there
+        self._time = time
         self.cut = False
         self.lose_answers = False
+        self.ahead_ms = 0
 
     async def _over(self, call: Callable[[], Awaitable[object]]) -> object:
         if self.cut:
@@ -92,7 +95,9 @@ class Cut:
     async def renew(self, agent: str, holds: dict[int, int], ttl_ms: int, *, leaving: bool) -> Roster:
         answer = await self._over(lambda: self._there.renew(agent, holds, ttl_ms, leaving=leaving))
         assert isinstance(answer, Roster)
-        return answer
+        # The clock of the database counts with that of the test.
+        clocks_ms = {0: int(self._time.now_s * 1000) + self.ahead_ms}
+        return msgspec.structs.replace(answer, clocks_ms=clocks_ms)
 
     async def claim(self, agent: str, wanted: list[int], ttl_ms: int, hold_ms: int) -> list[Claimed]:
         answer = await self._over(lambda: self._there.claim(agent, wanted, ttl_ms, hold_ms))
@@ -156,7 +161,8 @@ async def make(dsn: str) -> AsyncIterator[Make]:
 
     def owner(name: str) -> Owner:
         made.append(PostgresPartitions(dsn))
-        time, line = Time(), Cut(made[-1])
+        time = Time()
+        line = Cut(made[-1], time)
         ground = Ground(time)
         ownership = Ownership(
             agent=name,
@@ -313,6 +319,44 @@ async def test_a_silent_agent_is_replaced_after_its_lease_and_its_last_request(
         assert ben.ground.working == set()
     ben.time.now_s = claimed_s + HOLD_S + 1
     await ben.ownership.tick()
+    assert ben.ground.working == set(range(COUNT))
+
+
+async def set_ahead(sql: asyncpg.Connection[asyncpg.Record], *owners: Owner) -> None:
+    """The database goes on with a clock that is an hour ahead."""
+    await sql.execute("UPDATE partition SET lease_until = lease_until - 3600000")
+    await sql.execute("UPDATE agent SET seen_at = seen_at - 3600000")
+    for owner in owners:
+        owner.line.ahead_ms = 3_600_000
+
+
+async def test_a_database_clock_that_jumps_ahead_takes_no_partition_from_agents_that_live(
+    make: Make, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    ada, ben = make("ada"), make("ben")
+    await settle(ada, ben)
+    before = [dict(ada.ownership.held), dict(ben.ownership.held)]
+    await set_ahead(sql, ada, ben)
+    for _ in range(4):
+        await ben.round()
+        await ada.round()
+    assert [dict(ada.ownership.held), dict(ben.ownership.held)] == before, "the same epochs"
+
+
+async def test_after_such_a_jump_the_owner_that_stays_silent_is_waited_for_by_our_own_clock(
+    make: Make, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    ada, ben = make("ada"), make("ben")
+    await settle(ada, ben)
+    own = ben.held
+    await set_ahead(sql, ada, ben)
+    await ben.round()
+    noticed_s = ben.time.now_s
+    while ben.time.now_s + TTL_S / 3 < noticed_s + TTL_S + HOLD_S:
+        await ben.round()
+        assert ben.ground.working == own
+    assert ben.held == set(range(COUNT)), "claimed meanwhile"
+    await ben.round()
     assert ben.ground.working == set(range(COUNT))
 
 

@@ -24,6 +24,9 @@ RENEWALS_PER_LEASE = 3
 # it claims what has lapsed it gives the others so much of a lease to renew: no partition then changes hands, and nobody
 # has to wait for the requests of an owner that lives.
 PATIENCE_SHARE = 0.5
+# The clock of a database that gained so much of a lease on our own since the last renewal was set, or is another one's
+# after a failover: leases seem to have lapsed that have not.
+CLOCK_JUMP_SHARE = 0.1
 # After a renewal that was not answered the next one comes sooner.
 RETRY_SHARE = 0.1
 
@@ -90,6 +93,10 @@ class Ownership:
     _due_s: float = float("-inf")
     _heard_s: float = float("-inf")
     _patient_until_s: float = float("-inf")
+    # Per server: its clock at the last renewal that it answered, and when that was sent (monotonic).
+    _clocks: dict[int, tuple[int, float]] = field(default_factory=dict)
+    # Until then the requests of an owner may be under way whose lease seems long over, because a clock was set ahead.
+    _unclear_until_s: float = float("-inf")
 
     @property
     def held(self) -> Mapping[int, int]:
@@ -134,7 +141,8 @@ class Ownership:
         self._due_s = sent_s + self.ttl_s / RENEWALS_PER_LEASE
         asked = self.held
         roster = await self.partitions.renew(self.agent, asked, self._ttl_ms, leaving=self._leaving)
-        if self.ttl_s < sent_s - self._heard_s < float("inf"):
+        jumped = self._clock_jumped(roster, sent_s)
+        if jumped or self.ttl_s < sent_s - self._heard_s < float("inf"):
             self._patient_until_s = sent_s + self.ttl_s * PATIENCE_SHARE
         self.roster, self._heard_s = roster, sent_s
         for partition in roster.lost:
@@ -202,6 +210,8 @@ class Ownership:
         wanted = [
             p for p in to_claim(self.agent, self._agents(roster), self._owners(roster)) if p not in self._held
         ]
+        # Who did not release what he had: of those only it is not known whether a request is under way.
+        owners = {line.partition: line.owner for line in roster.partitions}
         sent_s = self.clock.monotonic_s()
         claimed = await self.partitions.claim(self.agent, wanted, self._ttl_ms, int(self.hold_s * 1000))
         heard_s = self.clock.monotonic_s()
@@ -209,10 +219,27 @@ class Ownership:
             self.telemetry.event(
                 "partition.claimed", partition=item.partition, epoch=item.epoch, wait_ms=item.wait_ms
             )
-            self._held[item.partition] = _Tenure(
-                item.epoch, heard_s + item.wait_ms / 1000, self._until_s(sent_s, self._ttl_ms)
-            )
+            begins_s = heard_s + item.wait_ms / 1000
+            if owners.get(item.partition):
+                begins_s = max(begins_s, self._unclear_until_s)
+            self._held[item.partition] = _Tenure(item.epoch, begins_s, self._until_s(sent_s, self._ttl_ms))
         self._begin_those_due()
+
+    def _clock_jumped(self, roster: Roster, sent_s: float) -> bool:
+        """Whether the clock of a database is further ahead of ours than at the last renewal: wait for those that live."""
+        now_s = self.clock.monotonic_s()
+        jumps = []
+        for number, clock_ms in roster.clocks_ms.items():
+            last_ms, asked_s = self._clocks.get(number, (clock_ms, sent_s))
+            ahead_s = (clock_ms - last_ms) / 1000 - (now_s - asked_s)
+            if ahead_s > self.ttl_s * CLOCK_JUMP_SHARE:
+                jumps.append(ahead_s)
+            self._clocks[number] = clock_ms, sent_s
+        if jumps:
+            # The last renewal that anybody heard of before it holds for a lease, and what then began may last.
+            self._unclear_until_s = now_s + self.ttl_s + self.hold_s
+            self.telemetry.event("ownership.clock_jumped", ahead_s=round(max(jumps), 1))
+        return bool(jumps)
 
     def _hand_over(self, roster: Roster) -> None:
         giving = set(to_hand_over(self.agent, self._agents(roster), self._owners(roster)))

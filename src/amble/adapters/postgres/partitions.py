@@ -292,7 +292,9 @@ async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms:
         for line in partitions
         if line.owner == agent and line.epoch == holds.get(line.partition)
     }
-    return Roster(agents, partitions, [p for p in holds if p not in ours], int(hashed), apart)
+    now_ms = int(await connection.fetchval(_sql("SELECT {now}")))
+    lost = [p for p in holds if p not in ours]
+    return Roster(agents, partitions, lost, int(hashed), apart, clocks_ms={0: now_ms})
 
 
 def place_of(dsn: str) -> str:

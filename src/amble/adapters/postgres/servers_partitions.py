@@ -158,6 +158,9 @@ class ServersPartitions:
             hashed=first.hashed,
             sites_apart=first.sites_apart,
             away=away,
+            clocks_ms={
+                number: now for number, roster in rosters.items() for now in roster.clocks_ms.values()
+            },
         )
 
 
