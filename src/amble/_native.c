@@ -1,4 +1,4 @@
-/* The loops over a page that cost most, in C: fingerprint, resolve_plain, collapse, read_plain (in _page.h).
+/* The loops over a page that cost most, in C: fingerprint, first_near, resolve_plain, collapse, read_plain (in _page.h).
  *
  * This module is optional. Each function has a twin in Python that defines it (named at the function), and gives the
  * same result for every input or, where it says so, no answer. It calls no Python code, keeps no state, and compiles
@@ -226,6 +226,43 @@ static PyObject *fingerprint(PyObject *Py_UNUSED(module), PyObject *utf8)
     }
     PyMem_Free(words);
     return PyLong_FromUnsignedLongLong(result);
+}
+
+/* --- first_near: amble.domain.digest defines it --------------------------------------------------------------- */
+
+static uint64_t little_endian(const uint8_t *bytes)
+{
+    uint64_t value = 0;
+    for (int place = 7; place >= 0; place--)
+        value = value << 8 | bytes[place];
+    return value;
+}
+
+PyDoc_STRVAR(first_near_doc,
+"first_near(pairs, fingerprint, bits_max, /)\n--\n\n"
+"The number beside the first fingerprint of `pairs` that is near, as amble.domain.digest defines it.");
+
+static PyObject *first_near(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "first_near takes pairs, a fingerprint and a number of bits");
+        return NULL;
+    }
+    char *start;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(args[0], &start, &length) < 0)
+        return NULL;
+    uint64_t wanted = PyLong_AsUnsignedLongLong(args[1]);
+    if (wanted == (uint64_t)-1 && PyErr_Occurred())
+        return NULL;
+    long bits_max = PyLong_AsLong(args[2]);
+    if (bits_max == -1 && PyErr_Occurred())
+        return NULL;
+    const uint8_t *pair = (const uint8_t *)start, *end = pair + length / 16 * 16;
+    for (; pair != end; pair += 16)
+        if (__builtin_popcountll(little_endian(pair) ^ wanted) <= bits_max)
+            return PyLong_FromUnsignedLongLong(little_endian(pair + 8));
+    Py_RETURN_NONE;
 }
 
 /* --- resolve_plain: amble.domain.url has the whole of it ----------------------------------------------------- */
@@ -613,6 +650,7 @@ static PyObject *collapse(PyObject *Py_UNUSED(module), PyObject *const *argument
 
 static PyMethodDef methods[] = {
     {"fingerprint", fingerprint, METH_O, fingerprint_doc},
+    {"first_near", (PyCFunction)(void (*)(void))first_near, METH_FASTCALL, first_near_doc},
     {"resolve_plain", resolve_plain, METH_VARARGS, resolve_plain_doc},
     {"collapse", (PyCFunction)(void (*)(void))collapse, METH_FASTCALL, collapse_doc},
     {"read_plain", (PyCFunction)(void (*)(void))read_plain, METH_FASTCALL, read_plain_doc},

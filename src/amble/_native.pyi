@@ -3,6 +3,9 @@
 def fingerprint(utf8: bytes, /) -> int:
     """The near-duplicate fingerprint of a text in UTF-8; defined by `amble.formats.simhash.fingerprint`."""
 
+def first_near(pairs: bytes, fingerprint: int, bits_max: int, /) -> int | None:
+    """The number beside the first fingerprint that is near; defined by `amble.domain.digest.first_near`."""
+
 def resolve_plain(hrefs: list[str], directory: str, /) -> list[str | None]:
     """Hrefs resolved against `directory`, fragments cut, escapes in normal form; None for each that is not plain."""
 

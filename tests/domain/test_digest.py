@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amble.domain.digest import coarse_keys, distance, fine_keys, near_duplicates
+from amble.domain.digest import (
+    PAIR,
+    coarse_keys,
+    distance,
+    fine_keys,
+    first_near,
+    first_near_by_python,
+    near_duplicates,
+)
 
 FINGERPRINTS = st.integers(min_value=1, max_value=(1 << 64) - 1)
 FLIPS = [
@@ -63,3 +71,22 @@ def test_near_means_at_most_three_bits_between_two_texts_long_enough(
 @given(one=FINGERPRINTS, other=FINGERPRINTS)
 def test_distance_counts_the_bits_that_differ(one: int, other: int) -> None:
     assert distance(one, other) == sum(one >> bit & 1 != other >> bit & 1 for bit in range(64))
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1)), max_size=20)
+
+
+@given(
+    pairs=PAIRS, flips=st.lists(st.integers(0, 63), max_size=5), at=st.integers(0, 20), wanted=FINGERPRINTS
+)
+def test_the_first_near_document_of_a_row_is_found(
+    pairs: list[tuple[int, int]], flips: list[int], at: int, wanted: int
+) -> None:
+    near = wanted
+    for bit in flips:
+        near ^= 1 << bit
+    pairs.insert(at, (near, 7))
+    row = b"".join(PAIR.pack(*pair) for pair in pairs)
+    found = [number for other, number in pairs if distance(other, wanted) <= 3]
+    assert first_near_by_python(row, wanted, 3) == (found[0] if found else None)
+    assert first_near(row, wanted) == first_near_by_python(row, wanted, 3)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amble.domain import digest
 from amble.domain import url as url_rules
 from amble.domain.decision import Reason
 from amble.domain.policy import ParseLimits
@@ -51,6 +52,36 @@ def install(patch: pytest.MonkeyPatch, native: ModuleType | None) -> None:
 @pytest.fixture(params=["with", "without"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, request.getfixturevalue("native") if request.param == "with" else None)
+
+
+# --- near-duplicates -------------------------------------------------------------------------------------------
+
+
+@given(
+    fingerprints=st.lists(st.integers(0, (1 << 64) - 1), max_size=50),
+    flips=st.sets(st.integers(0, 63), max_size=5),
+    bits_max=st.integers(0, 64),
+)
+def test_the_module_finds_the_same_near_document(
+    native: ModuleType, fingerprints: list[int], flips: set[int], bits_max: int
+) -> None:
+    wanted = 0x0123_4567_89AB_CDEF
+    fingerprints.append(wanted ^ sum(1 << bit for bit in flips))
+    row = b"".join(
+        digest.PAIR.pack(other, (1 << 64) - 1 - number) for number, other in enumerate(fingerprints)
+    )
+    for pairs in (row, row + b"half of a pair"[: len(flips)]):
+        whole = pairs[: len(pairs) // 16 * 16]
+        expected = digest.first_near_by_python(whole, wanted, bits_max)
+        assert native.first_near(pairs, wanted, bits_max) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong", [(b"", 1), ("", 1, 3), (b"", -1, 3), (b"", 1 << 64, 3), (b"", "1", 3), (b"", 1, None)]
+)
+def test_the_module_refuses_what_is_no_fingerprint(native: ModuleType, wrong: tuple[object, ...]) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        native.first_near(*wrong)
 
 
 # --- links -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,16 @@ three bits that differ leave one of four blocks untouched, so whoever shares no 
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+
+# The optional C module; the twin below defines what it says.
+_first_near_native: Callable[[bytes, int, int], int | None] | None
+try:
+    from amble._native import first_near as _first_near_native
+except ImportError:
+    _first_near_native = None
+
 # Fingerprints of near-duplicates differ in at most this many of 64 bits. The keys below rest on it.
 NEAR_DUPLICATE_BITS_MAX = 3
 
@@ -23,6 +33,25 @@ def distance(one: int, other: int) -> int:
 def near_duplicates(one: int, other: int, bits_max: int = NEAR_DUPLICATE_BITS_MAX) -> bool:
     """Whether two fingerprints belong to nearly the same text. A text too short for a fingerprint (0) has no twin."""
     return one != 0 and other != 0 and distance(one, other) <= bits_max
+
+
+# A fingerprint and the number of its document, 64 bits each, as they lie in an index: least byte first.
+PAIR = struct.Struct("<QQ")
+
+
+def first_near(pairs: bytes, fingerprint: int, bits_max: int = NEAR_DUPLICATE_BITS_MAX) -> int | None:
+    """The number of the first document in `pairs` (many PAIR) whose fingerprint is near; None where none is."""
+    if _first_near_native is not None:
+        return _first_near_native(pairs, fingerprint, bits_max)
+    return first_near_by_python(pairs, fingerprint, bits_max)
+
+
+def first_near_by_python(pairs: bytes, fingerprint: int, bits_max: int) -> int | None:
+    """What `first_near` says, without the optional C module."""
+    for other, number in PAIR.iter_unpack(pairs):
+        if (other ^ fingerprint).bit_count() <= bits_max:
+            return int(number)
+    return None
 
 
 def coarse_keys(fingerprint: int) -> tuple[int, int, int, int]:

@@ -7,14 +7,13 @@ two near-duplicates at most one is here, but for documents that were published b
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from amble.adapters.sql.connection import Database
 from amble.adapters.sql.statements import load
-from amble.domain.digest import NEAR_DUPLICATE_BITS_MAX, coarse_keys
+from amble.domain.digest import PAIR, coarse_keys, first_near
 
 _SQL: Final = load("near")
 _PARTS, _LAST_PART, _PUT, _DROP, _URL = (_SQL[name] for name in ("parts", "last_part", "put", "drop", "url"))
@@ -24,7 +23,7 @@ _BUILT_TO, _BUILD_ON, _BUILT, _UNENTERED, _ENTER = (
 PART_BITS: Final = 24
 # A part of a key holds no more, so that one text on many pages never makes one row long. Bytes.
 PART_BYTES_MAX: Final = 2_048
-_ENTRY: Final = struct.Struct("<QQ")
+_ENTRY: Final = PAIR
 _64_BITS: Final = (1 << 64) - 1
 # Documents entered in one transaction when an older file is opened.
 BUILD_AT_ONCE: Final = 100_000
@@ -142,9 +141,9 @@ class NearIndex:
 
 def _twin(parts: list[tuple[int, bytes]], fingerprint: int) -> int | None:
     for _, documents in parts:
-        for other, url_id in _ENTRY.iter_unpack(documents):
-            if (other ^ fingerprint).bit_count() <= NEAR_DUPLICATE_BITS_MAX:
-                return int(url_id)
+        twin = first_near(documents, fingerprint)
+        if twin is not None:
+            return twin
     return None
 
 
