@@ -82,6 +82,8 @@ def test_a_command_exists_with_all_its_options(where: str, words: list[str]) -> 
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"{where}: there is no {rest[0]}"
         command = command.commands[rest.pop(0)]
+    if hasattr(command, "default"):
+        command = command.commands[command.default]
     alone = not hasattr(command, "commands") or command.invoke_without_command
     assert alone, f"{where}: {words} lacks a command"
     known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)} | {"--help"}

@@ -83,8 +83,9 @@ def test_the_readme_shows_only_commands_and_options_that_exist() -> None:
         name, *rest = line.split()
         assert name in commands, line
         command = commands[name]
-        if hasattr(command, "commands") and (rest or not command.invoke_without_command):
-            command = command.commands.get(rest[0], command if command.invoke_without_command else None)
+        if hasattr(command, "commands"):
+            default = getattr(command, "default", "")
+            command = command.commands.get(rest[0] if rest else default) or command.commands[default]
         known = {option for item in command.params for option in item.opts} | {"--help"}
         for option in re.findall(r"(?<![\w-])--[a-z-]+", line):
             assert option in known, f"{line}: there is no {option}"

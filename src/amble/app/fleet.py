@@ -6,12 +6,13 @@ A composition root, like that of an agent, for commands that end at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from amble.adapters.postgres.partitions import PostgresPartitions, place_of
+from amble.adapters.postgres.connection import place_of
+from amble.adapters.postgres.partitions import PostgresPartitions
 from amble.adapters.postgres.placement import servers_of, set_up_servers
 from amble.adapters.postgres.relocation import Relocated, Relocation
 from amble.adapters.postgres.seeds import add_seeds
@@ -36,6 +37,8 @@ from amble.stages.gate import HOLD_MARGIN_S
 
 # Four each for sixteen agents; one that nobody needs costs next to nothing.
 PARTITIONS = 64
+
+Run = Callable[[Coroutine[Any, Any, "Ownerships"]], "Ownerships"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,22 +89,23 @@ def folder_here(env: Mapping[str, str]) -> Path | None:
         return None
 
 
-@contextmanager
-def serving(folder: Path | None, config: CrawlConfig) -> Iterator[CrawlConfig]:
-    """`config`; where `amble fleet` has left its database server in `folder` without running it, it runs meanwhile."""
+def ownerships_in(folder: Path | None, config: CrawlConfig, run: Run) -> Ownerships:
+    """`ownerships`, carried out by `run`; a database server that `amble fleet` has left in `folder` runs meanwhile."""
     own = None if folder is None else folder / OWN_SERVER
-    if own is None or not (own / "data" / "PG_VERSION").is_file():
-        yield config
-        return
-    os.environ.pop("PGPASSWORD", None)
-    if (own / "data" / "postmaster.pid").exists():
-        yield config
-        return
+    if own is not None and own.is_dir():
+        # The password of this server stands in a file beside it; one meant for another server would win over that.
+        os.environ.pop("PGPASSWORD", None)
+    try:
+        return run(ownerships(config))
+    except StoreUnavailable:
+        if own is None or not (own / "data" / "PG_VERSION").is_file():
+            raise
     from amble.adapters.postgres.embedded import EmbeddedPostgres
 
     server = EmbeddedPostgres.start(own)
     try:
-        yield replace(config, fleet=replace(config.fleet, store_url=server.dsn(OWN_DATABASE)))
+        fleet = replace(config.fleet, store_url=server.dsn(OWN_DATABASE))
+        return run(ownerships(replace(config, fleet=fleet)))
     finally:
         server.close()
 
@@ -268,7 +272,7 @@ __all__ = [
     "open_partitions",
     "open_store",
     "ownerships",
+    "ownerships_in",
     "seed",
-    "serving",
     "set_up",
 ]

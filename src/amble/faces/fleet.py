@@ -483,8 +483,7 @@ def _ownerships(folder: Path | None, config: Path | None, store: str | None) -> 
     if folder is None and config is None and store is None:
         folder = fleet.folder_here(os.environ)
     settings = _settings(config, {"store.url": ("--store", store)}, folder=folder)
-    with fleet.serving(folder, settings) as serving:
-        return _run(fleet.ownerships(serving))
+    return fleet.ownerships_in(folder, settings, _run)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -26,10 +26,12 @@ OutOption = Annotated[
 class ShowByDefault(TyperGroup):
     """A group of commands whose `show` is meant when none is named, so that a folder can stand in its place."""
 
+    default = "show"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Everything but a command of the group, or a wish for help, belongs to `show`."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["show", *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
