@@ -10,9 +10,8 @@ from pathlib import Path
 
 from amble.adapters.archive.objects_arrival import copy_segments
 from amble.adapters.archive.objects_open import open_bucket
-from amble.adapters.postgres.connection import connect
+from amble.adapters.postgres.connection import connect, place_of
 from amble.adapters.postgres.moving import Mover
-from amble.adapters.postgres.partitions import place_of
 from amble.adapters.postgres.seeds import add_seeds
 from amble.adapters.postgres.setup import init, partitions_of
 from amble.adapters.sql.connection import open_reader

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from amble.adapters.archive.objects_open import open_archive_url
 from amble.adapters.health import HealthServer, parse_address
-from amble.adapters.postgres.partitions import place_of
+from amble.adapters.postgres.connection import place_of
 from amble.adapters.postgres.placement import servers_of
 from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.store import PostgresStore

@@ -83,10 +83,11 @@ def trouble_of(error: BaseException) -> Trouble:
 
 
 def place_of(dsn: str) -> str:
-    """An address of a database without its secrets, for messages."""
-    scheme, _, rest = SECRETS.sub(r"\1...", dsn).partition("://")
+    """A database URL as it may be shown: without a password, whichever way it was given."""
+    scheme, mark, rest = SECRETS.sub(r"\1...", dsn).partition("://")
     # A password may hold what should have been escaped.
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}{mark}{user.partition(':')[0]}{at}{place}" if mark else dsn
 
 
 def describe(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from amble.adapters.postgres.connection import NO_ADDRESS, NOT_LET_IN, SECRETS, Trouble, describe, trouble_of
+from amble.adapters.postgres.connection import NO_ADDRESS, NOT_LET_IN, Trouble, describe, place_of, trouble_of
 from amble.adapters.postgres.seeds import SEEDS, decode_seeds
 from amble.adapters.postgres.setup import HASHED
 from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
@@ -295,10 +295,3 @@ async def _roster(connection: Any, agent: str, holds: Mapping[int, int], ttl_ms:
     now_ms = int(await connection.fetchval(_sql("SELECT {now}")))
     lost = [p for p in holds if p not in ours]
     return Roster(agents, partitions, lost, int(hashed), apart, clocks_ms={0: now_ms})
-
-
-def place_of(dsn: str) -> str:
-    """A database URL as it may be shown: without a password, whichever way it was given."""
-    scheme, mark, rest = SECRETS.sub(r"\1...", dsn).partition("://")
-    user, at, place = rest.rpartition("@")
-    return f"{scheme}{mark}{user.partition(':')[0]}{at}{place}" if mark else dsn

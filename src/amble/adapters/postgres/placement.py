@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from amble.adapters.postgres.connection import connect, describe, trouble_of
+from amble.adapters.postgres.connection import connect, describe, place_of, trouble_of
 from amble.adapters.postgres.fingerprints_build import build_index
-from amble.adapters.postgres.partitions import place_of
 from amble.adapters.postgres.setup import HASHED, ORIGIN_IDS, PATH_KEY, init
 from amble.domain.errors import ConfigErrors, StoreBroken, StoreUnavailable
 

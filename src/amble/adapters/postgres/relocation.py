@@ -19,9 +19,8 @@ from typing import Any, Final
 import asyncpg
 from msgspec import msgpack
 
-from amble.adapters.postgres.connection import connect, describe, trouble_of
+from amble.adapters.postgres.connection import connect, describe, place_of, trouble_of
 from amble.adapters.postgres.migrations import MAP_LOCK
-from amble.adapters.postgres.partitions import place_of
 from amble.adapters.postgres.placement import check_server
 from amble.adapters.postgres.servers_link import NOW
 from amble.adapters.postgres.setup import HASHED

@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from amble.adapters.postgres.connection import Trouble, connect, describe, trouble_of
-from amble.adapters.postgres.partitions import place_of
+from amble.adapters.postgres.connection import Trouble, connect, describe, place_of, trouble_of
 from amble.domain.errors import AmbleError, StoreBroken, StoreUnavailable, StoreUnfit
 
 T = TypeVar("T")
