@@ -137,6 +137,13 @@ def test_a_folder_that_an_earlier_try_left_half_made_is_taken(here: Path) -> Non
     begun(out=Path("mine"))
 
 
+def test_a_crawl_whose_frontier_is_gone_does_not_begin_anew_beside_its_pages(here: Path) -> None:
+    begun(out=Path("mine"))
+    (here / "mine" / "archive").mkdir()
+    (here / "mine" / "archive" / "amble-1.warc.gz").write_bytes(b"")
+    assert "frontier.db is gone: bring it back from a copy" in mistakes(Wishes(out=Path("mine")))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission_is_told(here: Path) -> None:
     (here / "locked").mkdir(mode=0o500)

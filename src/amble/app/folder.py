@@ -125,7 +125,19 @@ def _folder(wishes: Wishes, problems: list[str]) -> Path:
         problems.append(f"--out {folder}: that is a file; name a folder")
     elif folder.is_dir() and not is_crawl_folder(folder) and not _may_hold(folder):
         problems.append(f"--out {folder}: that folder holds other things; name a new or an empty one")
+    elif _has_lost_its_frontier(folder):
+        problems.append(
+            f"--out {folder}: its archive holds pages, but {FRONTIER_NAME} is gone: bring it back from a copy, "
+            f"or begin anew in another folder with --config {folder / CONFIG_NAME} --seeds {folder / SEEDS_NAME}"
+        )
     return folder
+
+
+def _has_lost_its_frontier(folder: Path) -> bool:
+    """Whether a crawl there would silently begin anew. The frontier is made before the first segment."""
+    if (folder / FRONTIER_NAME).exists():
+        return False
+    return any((folder / "archive").glob("*.warc*"))
 
 
 def _may_hold(folder: Path) -> bool:
