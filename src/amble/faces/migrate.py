@@ -59,6 +59,7 @@ def migrate(
         output.note(
             "its segments are still in the folder: the same command with --archive URL moves them as well"
         )
+    output.note("crawl no more in the folder: both would ask the same sites, each at its own pace")
     output.note(
         f"go on with: amble agent --store {text.safe(result.database)} --archive {text.safe(archive) or 'URL'}"
     )
