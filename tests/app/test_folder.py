@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from amble.app.config import Given
-from amble.app.folder import Plan, Wishes, default_folder, is_crawl_folder, keep, plan, seeds_of
+from amble.app.folder import (
+    Plan,
+    Wishes,
+    default_folder,
+    is_crawl_folder,
+    keep,
+    mark_moved,
+    plan,
+    refuse_elsewhere,
+    seeds_of,
+)
 from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
 
 SEED = "http://a.test:8000/"
@@ -142,6 +152,40 @@ def test_a_crawl_whose_frontier_is_gone_does_not_begin_anew_beside_its_pages(her
     (here / "mine" / "archive").mkdir()
     (here / "mine" / "archive" / "amble-1.warc.gz").write_bytes(b"")
     assert "frontier.db is gone: bring it back from a copy" in mistakes(Wishes(out=Path("mine")))
+
+
+def test_a_crawl_that_lost_one_of_several_files_is_left_to_the_store_which_names_it(here: Path) -> None:
+    begun(out=Path("mine"))
+    (here / "mine" / "archive").mkdir()
+    (here / "mine" / "archive" / "amble-1.warc.gz").write_bytes(b"")
+    (here / "mine" / "frontier-1.db").write_bytes(b"")
+    assert plan(Wishes(out=Path("mine")), {}).resumes
+
+
+def test_the_folder_of_a_fleet_is_not_crawled_by_one_process(here: Path) -> None:
+    begun(out=Path("mine"), assignments=("store.url=postgresql://localhost/crawl",))
+    (here / "mine" / "postgres").mkdir()
+    with pytest.raises(CrawlFolderUnusable, match="go on with `amble fleet --out mine`"):
+        refuse_elsewhere(plan(Wishes(out=Path("mine")), {}))
+
+
+def test_a_database_in_the_environment_is_not_passed_over_by_a_crawl(here: Path) -> None:
+    begun(out=Path("mine"))
+    refuse_elsewhere(plan(Wishes(out=Path("mine")), {}))
+    made = plan(Wishes(out=Path("mine")), {"AMBLE_STORE_URL": "postgresql://localhost/crawl"})
+    with pytest.raises(CrawlFolderUnusable, match=r"store.url \(AMBLE_STORE_URL\) names a database"):
+        refuse_elsewhere(made)
+
+
+def test_a_crawl_that_was_moved_is_refused_until_its_mark_is_taken_away(here: Path) -> None:
+    begun(out=Path("mine"))
+    mark_moved(Path("mine"), "postgresql://db.test/crawl")
+    with pytest.raises(
+        CrawlFolderUnusable, match=r"moved to postgresql://db.test/crawl .* remove mine/moved.txt"
+    ):
+        refuse_elsewhere(plan(Wishes(out=Path("mine")), {}))
+    (here / "mine" / "moved.txt").unlink()
+    refuse_elsewhere(plan(Wishes(out=Path("mine")), {}))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

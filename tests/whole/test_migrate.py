@@ -79,6 +79,29 @@ def test_a_crawl_that_was_moved_is_finished_by_agents_and_each_page_was_fetched_
     assert len(urls) == len(set(urls)) > 12
 
 
+def test_segments_may_follow_a_frontier_that_was_moved_and_nobody_crawls_on_in_the_folder(
+    tmp_path: Path, fresh_database: FreshDatabase
+) -> None:
+    database, bucket, out = fresh_database(), tmp_path / "bucket", tmp_path / "crawl"
+    words = ["migrate", "--from", f"sqlite:{out}", "--to", database]
+    with TestWeb.start(tmp_path, sites=1, pages=6) as web:
+        crawl(web, out, "--pages", "3")
+        first = run(words)
+        assert first.returncode == 0, first.stderr
+        again = run([*words, "--archive", f"file://{bucket}"])
+        assert again.returncode == 0, again.stderr
+        assert "its frontier was moved to" in again.stderr
+        assert "its segments lie in" in again.stderr
+        assert list((bucket / "segments").rglob("*.warc.gz"))
+        refused = run(["crawl", "--out", str(out)])
+        assert refused.returncode == 14
+        assert f"remove {out / 'moved.txt'}" in refused.stderr
+        assert run(["status", str(out)]).returncode == 0
+        assert run(["export", str(out)]).returncode == 0
+        (out / "moved.txt").unlink()
+        crawl(web, out)
+
+
 def test_a_mistake_in_either_address_is_told_with_its_fix(tmp_path: Path) -> None:
     done = run(["migrate", "--from", f"sqlite:{tmp_path}", "--to", "mysql://db/x"])
     assert done.returncode == 2

@@ -67,6 +67,10 @@ def test_a_fleet_crawls_everything_once_and_leaves_no_process_behind(tmp_path: P
     assert json.loads(status.stdout)["documents"] == len(documents.read_bytes().splitlines()) > 0
     verified = run(["verify", str(folder)])
     assert verified.returncode == 0, verified.stdout + verified.stderr
+    alone = run(["crawl", "--out", str(folder)])
+    assert alone.returncode == 14
+    assert f"amble fleet --out {folder}" in alone.stderr
+    assert not (folder / "frontier.db").exists()
     assert members_of(folder) == []
 
 

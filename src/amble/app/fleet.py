@@ -24,7 +24,8 @@ from amble.adapters.system import SystemClock
 from amble.app import folder as crawl_folder
 from amble.app.build import store_settings
 from amble.app.config import CrawlConfig, Given, scope_of
-from amble.app.reading import OWN_DATABASE, OWN_SERVER
+from amble.app.folder import OWN_SERVER
+from amble.app.reading import OWN_DATABASE
 from amble.app.settings import SETTINGS
 from amble.app.shards import Shards
 from amble.app.wiring import LINKS

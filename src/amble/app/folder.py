@@ -37,7 +37,11 @@ SEEDS_NAME = "seeds.txt"
 FRONTIER_NAME = "frontier.db"
 # One or several files, each with its log and its shared memory.
 _FRONTIER_FILE = re.compile(r"frontier(-\d+)?\.db")
+# Left by `amble migrate` in the folder of a crawl that goes on elsewhere; people read it too.
+MOVED_NAME = "moved.txt"
 _STORE_URL, _ARCHIVE_URL = "store.url", "archive.url"
+# Where `amble fleet` keeps the database server of a folder.
+OWN_SERVER = "postgres"
 # What amble itself makes in a folder: a first try that failed may have left some of it.
 _OWN_NAMES = frozenset({CONFIG_NAME, SEEDS_NAME, "archive", "export", "run"})
 
@@ -107,6 +111,52 @@ def plan(wishes: Wishes, env: Mapping[str, str]) -> Plan:
     )
 
 
+def refuse_elsewhere(made: Plan) -> None:
+    """One process must not crawl beside a fleet: both would ask the same sites, each at its own pace.
+
+    Raises CrawlFolderUnusable for a folder that belongs to a fleet, and for one whose crawl was moved into a database.
+    """
+    moved = made.folder / MOVED_NAME
+    if moved.exists():
+        raise CrawlFolderUnusable(
+            f"{made.folder}: this crawl was moved to {_first_line(moved) or 'a database'} and goes on there with "
+            f"`amble agent`; to crawl it here all the same, asking the same sites twice, remove {moved}"
+        )
+    store = made.values[_STORE_URL]
+    if not store.value:
+        return
+    if (made.folder / OWN_SERVER).is_dir():
+        raise CrawlFolderUnusable(
+            f"{made.folder}: this is the crawl of a fleet; go on with `amble fleet --out {made.folder}`"
+        )
+    raise CrawlFolderUnusable(
+        f"store.url ({store.source}) names a database, and `amble crawl` keeps its frontier in its folder: "
+        f"crawl over the database with `amble agent --config {made.folder / CONFIG_NAME}`, or take store.url away"
+    )
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").partition("\n")[0].strip()
+    except OSError:
+        return ""
+
+
+def mark_moved(folder: Path, database: str) -> None:
+    """Leave word in a folder that its crawl goes on in `database`, so that none goes on here. Raises CrawlFolderUnusable."""
+    try:
+        _replace(
+            folder / MOVED_NAME,
+            f"{database}\n\nThis crawl was moved there, and agents go on with it. `amble crawl` refuses this folder while "
+            "this file is in it;\nthe commands that look at a crawl still work on what was left here.\n",
+        )
+    except OSError as exc:
+        raise CrawlFolderUnusable(
+            f"{folder}: the crawl was moved, but {MOVED_NAME} cannot be written there ({exc.strerror}); "
+            "mend its permissions and run the same command again, and do not crawl in it meanwhile"
+        ) from exc
+
+
 def _checked(name: str, given: Given) -> SettingValue:
     """The value of one layer alone: a variable of the environment may hide it for this run, and it is kept."""
     return resolve([{name: given}], [])[name].value
@@ -134,8 +184,11 @@ def _folder(wishes: Wishes, problems: list[str]) -> Path:
 
 
 def _has_lost_its_frontier(folder: Path) -> bool:
-    """Whether a crawl there would silently begin anew. The frontier is made before the first segment."""
-    if (folder / FRONTIER_NAME).exists():
+    """Whether a crawl there would silently begin anew. The frontier is made before the first segment.
+
+    Of several files the store itself names the one that is missing.
+    """
+    if any(_FRONTIER_FILE.fullmatch(path.name) for path in folder.glob("frontier*.db")):
         return False
     return any((folder / "archive").glob("*.warc*"))
 

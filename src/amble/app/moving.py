@@ -42,11 +42,15 @@ class MoveWishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveResult:
-    """What was moved. `rows` by table, all of them read back and found equal; `segments` is the last serial moved."""
+    """What was moved. `rows` by table, all of them read back and found equal; `last_segment` is the last serial moved.
+
+    `before` True: the frontier had been moved there by an earlier command, so that only segments were.
+    """
 
     database: str
     archive: str
     resumed: bool
+    before: bool = False
     rows: dict[str, int] = field(default_factory=dict)
     last_segment: int = 0
 
@@ -92,7 +96,9 @@ def move(wishes: MoveWishes, progress: Progress = lambda _name, _done: None) -> 
                 folder.archive, open_bucket(wishes.archive), lambda done, _all: progress("segments", done)
             )
         # References are copied after what they refer to has arrived.
-        return asyncio.run(_move(wishes, folder, last, progress))
+        moved = asyncio.run(_move(wishes, folder, last, progress))
+        crawl_folder.mark_moved(wishes.folder, moved.database)
+        return moved
     finally:
         lock.release()
 
@@ -121,6 +127,7 @@ async def _move(wishes: MoveWishes, folder: Folder, last: int, progress: Progres
         database=place_of(wishes.database),
         archive=wishes.archive,
         resumed=moved.resumed,
+        before=moved.before,
         rows=moved.rows,
         last_segment=last,
     )

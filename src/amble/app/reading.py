@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from amble.app import folder as crawl_folder
-from amble.app.folder import FRONTIER_NAME
+from amble.app.folder import FRONTIER_NAME, OWN_SERVER
 from amble.app.layout import Folder
 from amble.domain.errors import CrawlFolderUnusable
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", bound=PostgresReports)
 
-# Where `amble fleet` keeps the database server of a folder, and what its database is called.
-OWN_SERVER = "postgres"
+# What the database of `amble fleet` is called.
 OWN_DATABASE = "crawl"
 
 

@@ -24,8 +24,8 @@ from amble.adapters.postgres.setup import partitions_of
 from amble.app import fleet
 from amble.app import folder as crawl_folder
 from amble.app.config import Given
-from amble.app.folder import CONFIG_NAME, FRONTIER_NAME, Plan, Wishes
-from amble.app.reading import OWN_DATABASE, OWN_SERVER
+from amble.app.folder import CONFIG_NAME, FRONTIER_NAME, OWN_SERVER, Plan, Wishes
+from amble.app.reading import OWN_DATABASE
 from amble.domain.errors import ConfigErrors, CrawlFolderUnusable
 from amble.domain.report import Status
 

@@ -236,6 +236,7 @@ def _crawl(wishes: Wishes, *, as_json: bool, quiet: bool, verbose: bool) -> int:
     from amble.faces.run import run_crawl
 
     plan = crawl_folder.plan(wishes, os.environ)
+    crawl_folder.refuse_elsewhere(plan)
     try:
         return int(run_crawl(plan, _display(as_json=as_json, quiet=quiet, verbose=verbose)))
     except Exception as exc:

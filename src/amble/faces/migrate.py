@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from amble.faces.options import JsonOption
+
+if TYPE_CHECKING:
+    from amble.app.moving import MoveResult
 
 
 def migrate(
@@ -32,6 +35,7 @@ def migrate(
     as_json: JsonOption = False,
 ) -> int:
     """Move a crawl from its folder into a database. What was stopped goes on; every row is read back and compared."""
+    from amble.app import folder as crawl_folder
     from amble.app import moving
     from amble.faces import output, text
 
@@ -49,18 +53,31 @@ def migrate(
     if as_json:
         output.write_json(result)
         return 0
-    output.note(
-        f"{text.count(result.rows['url'])} URLs of {text.plural(result.rows['origin'], 'origin')} and "
-        f"{text.plural(result.rows['fetch'], 'fetch record')} moved to {text.safe(result.database)}, read back and equal"
-    )
+    output.note(_frontier(result))
     if archive:
         output.note(f"its segments lie in {text.safe(archive)}")
     else:
         output.note(
             "its segments are still in the folder: the same command with --archive URL moves them as well"
         )
-    output.note("crawl no more in the folder: both would ask the same sites, each at its own pace")
+    output.note(
+        f"`amble crawl` refuses the folder from now on ({crawl_folder.MOVED_NAME} in it says so): "
+        "both would ask the same sites, each at its own pace"
+    )
     output.note(
         f"go on with: amble agent --store {text.safe(result.database)} --archive {text.safe(archive) or 'URL'}"
     )
     return 0
+
+
+def _frontier(result: MoveResult) -> str:
+    from amble.faces import text
+
+    if result.before:
+        return (
+            f"its frontier was moved to {text.safe(result.database)} before; nothing of it was copied again"
+        )
+    return (
+        f"{text.count(result.rows['url'])} URLs of {text.plural(result.rows['origin'], 'origin')} and "
+        f"{text.plural(result.rows['fetch'], 'fetch record')} moved to {text.safe(result.database)}, read back and equal"
+    )

@@ -37,10 +37,14 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What a move has brought over. `rows` by table; `resumed` True when an earlier try had begun it."""
+    """What a move has brought over. `rows` by table; `resumed` True when an earlier try had begun it.
+
+    `before` True: an earlier one had brought all of it over, and agents may have gone on since; nothing was copied.
+    """
 
     rows: dict[str, int]
     resumed: bool
+    before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +160,7 @@ class Mover:
     _partitions: list[int] = field(default_factory=list)
 
     async def run(self) -> Moved:
-        """Copy what is not there yet, compare all of it, open the partitions.
+        """Copy what is not there yet, compare all of it, open the partitions. Nothing once that was done.
 
         Raises OperationRefused when the database holds something else, StoreBroken when the copy is not equal,
         StoreUnavailable when the database went away: the same move may be run again.
@@ -171,6 +175,8 @@ class Mover:
 
     async def _run(self) -> Moved:
         resumed = await self._open()
+        if await self._is_done("compared"):
+            return Moved(rows={}, resumed=True, before=True)
         if not await self._is_done("moved"):
             for table in _TABLES:
                 await self._copy(table)
@@ -207,8 +213,6 @@ class Mover:
             if not resumed:
                 await self._begin()
         await self._learn_partitions()
-        if await self._is_done("compared"):
-            raise OperationRefused(f"{place_of(self.dsn)}: this crawl was moved there already")
         return resumed
 
     async def _begin(self) -> None:
