@@ -166,12 +166,14 @@ class Frontier(Protocol):
 class Claimed(Struct, frozen=True):
     """One partition that was claimed: its new epoch, and how long requests of the owner before may still be under way.
 
-    `wait_ms` is 0 where that owner released the partition or never started anything.
+    `wait_ms` is 0 where that owner released the partition or never started anything. `hold_ms`: the longest time that a
+    request of the owner before, or of this agent, may last after its start was granted.
     """
 
     partition: int
     epoch: int
     wait_ms: int
+    hold_ms: int = 0
 
 
 class Roster(Struct, frozen=True):

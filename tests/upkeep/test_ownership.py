@@ -360,6 +360,22 @@ async def test_after_such_a_jump_the_owner_that_stays_silent_is_waited_for_by_ou
     assert ben.ground.working == set(range(COUNT))
 
 
+async def test_after_such_a_jump_a_silent_owner_with_longer_leases_and_requests_is_waited_for_by_its_own_settings(
+    make: Make, sql: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    ada, ben = make("ada"), make("ben")
+    ada.ownership.ttl_s, ada.ownership.hold_s = TTL_S * 3, HOLD_S * 2
+    await settle(ada, ben)
+    own = ben.held
+    await set_ahead(sql, ada, ben)
+    await ben.round()
+    noticed_s = ben.time.now_s
+    while ben.time.now_s + TTL_S / 3 < noticed_s + TTL_S * 3 + HOLD_S * 2:
+        await ben.round()
+        assert ben.ground.working == own
+    assert ben.held == set(range(COUNT)), "claimed meanwhile"
+
+
 async def test_after_an_outage_for_all_each_goes_on_with_its_own_whoever_is_back_first(
     make: Make, sql: asyncpg.Connection[asyncpg.Record]
 ) -> None:

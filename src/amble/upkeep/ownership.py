@@ -14,7 +14,7 @@ from typing import Protocol
 
 from amble.domain.errors import StoreUnavailable
 from amble.domain.partition import to_claim, to_hand_over
-from amble.ports import Clock, Partitions, Roster, Telemetry
+from amble.ports import Claimed, Clock, Partitions, Roster, Telemetry
 
 # So much of a lease is not trusted: clocks do not run at quite the same pace, and a start takes a moment to leave.
 MARGIN_SHARE = 0.1
@@ -95,8 +95,10 @@ class Ownership:
     _patient_until_s: float = float("-inf")
     # Per server: its clock at the last renewal that it answered, and when that was sent (monotonic).
     _clocks: dict[int, tuple[int, float]] = field(default_factory=dict)
-    # Until then the requests of an owner may be under way whose lease seems long over, because a clock was set ahead.
-    _unclear_until_s: float = float("-inf")
+    # When a clock was last found set ahead (monotonic): the lease of an owner may seem long over whose requests are not.
+    _jumped_s: float = float("-inf")
+    # When the lease of each partition is over by the clock as it was before that (monotonic).
+    _leases_end_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def held(self) -> Mapping[int, int]:
@@ -221,7 +223,7 @@ class Ownership:
             )
             begins_s = heard_s + item.wait_ms / 1000
             if owners.get(item.partition):
-                begins_s = max(begins_s, self._unclear_until_s)
+                begins_s = max(begins_s, self._clear_s(item))
             self._held[item.partition] = _Tenure(item.epoch, begins_s, self._until_s(sent_s, self._ttl_ms))
         self._begin_those_due()
 
@@ -236,10 +238,21 @@ class Ownership:
                 jumps.append(ahead_s)
             self._clocks[number] = clock_ms, sent_s
         if jumps:
-            # The last renewal that anybody heard of before it holds for a lease, and what then began may last.
-            self._unclear_until_s = now_s + self.ttl_s + self.hold_s
+            self._jumped_s = now_s
+            for line in roster.partitions:
+                end_s = now_s + line.lease_left_ms / 1000 + max(jumps)
+                self._leases_end_s[line.partition] = max(self._leases_end_s.get(line.partition, end_s), end_s)
             self.telemetry.event("ownership.clock_jumped", ahead_s=round(max(jumps), 1))
         return bool(jumps)
+
+    def _clear_s(self, item: Claimed) -> float:
+        """When the requests of a silent owner are over whose lease a clock that was set ahead has ended before its time.
+
+        What began at the end of its lease may last, by its own settings. A lease is taken for no shorter than ours: a
+        database after a failover may not know of the last renewal.
+        """
+        end_s = max(self._jumped_s + self.ttl_s, self._leases_end_s.get(item.partition, float("-inf")))
+        return end_s + max(self.hold_s, item.hold_ms / 1000)
 
     def _hand_over(self, roster: Roster) -> None:
         giving = set(to_hand_over(self.agent, self._agents(roster), self._owners(roster)))

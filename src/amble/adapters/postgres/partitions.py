@@ -66,7 +66,8 @@ UPDATE partition p SET owner = $1, epoch = p.epoch + 1, released = false, lease_
 FROM free WHERE p.partition = free.partition
 RETURNING p.partition, p.epoch,
   CASE WHEN free.released THEN 0 ELSE
-    greatest(0, coalesce(free.lease_until, {now}) + greatest($4, free.hold_ms) - {now}) END AS wait_ms
+    greatest(0, coalesce(free.lease_until, {now}) + greatest($4, free.hold_ms) - {now}) END AS wait_ms,
+  greatest($4, free.hold_ms) AS hold_ms
 """
 _RELEASE = """
 UPDATE partition p SET owner = '', released = true, lease_until = NULL
@@ -131,7 +132,7 @@ class PostgresPartitions:
 
         async def work(connection: Any) -> list[Claimed]:
             rows = await _patient(connection, _CLAIM, (agent, list(wanted), ttl_ms, hold_ms))
-            return [Claimed(row["partition"], row["epoch"], row["wait_ms"]) for row in rows]
+            return [Claimed(row["partition"], row["epoch"], row["wait_ms"], row["hold_ms"]) for row in rows]
 
         return await self._call(work)
 
