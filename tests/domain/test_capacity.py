@@ -48,6 +48,8 @@ MONTHLY = {"pages": 1e9, "days": 30.0, "peak": 2.0, "keep_days": 5 * 365.0, **EV
         ({**WEB, "body_reads": 2.0}, "reread_bytes_per_s", 1.24e9, 0.001),
         ({**WEB, "duplicate_share": 0.3}, "parse_bytes_spared_per_s", 186e6, 0.001),
         ({**WEB, "pages": 1e9, "known_per_page": 1.0}, "frontier_bytes", 200e9, 0.001),
+        (WEB, "near_index_bytes", 27e12, 0.001),
+        ({**WEB, "near_bytes": 0.0}, "near_index_bytes", 0.0, 0),
         (WEB, "peak_ingress_bits_per_s", 5.0e9, 0.01),
         (WEB, "database_servers", 8, 0),
         (WEB, "database_machines", 16, 0),

@@ -75,6 +75,13 @@ _ROWS = (
     Input("index_bytes", INDEX_BYTES, "B", "Index entries of one record.", zero=True),
     Input("frontier_replicas", 2.0, "copies", "Copies of the frontier: primary and standby."),
     Input("filter_error", 0.01, "share", "False positives of a Bloom filter over all URLs.", most=0.5),
+    Input(
+        "near_bytes",
+        1_800.0,
+        "B",
+        "One document in a fleet's index of near-duplicates, on all its servers; 0: no such index.",
+        zero=True,
+    ),
     Input("facts_bytes", 500.0, "B", "Stored beside each body: fetch record, metadata.", zero=True),
     Input("compression", COMPRESSION, "times", "Stored bytes shrink by this."),
     Input("replicas", 3.0, "copies", "Copies of the archive."),

@@ -43,6 +43,7 @@ class Workload:
     index_bytes: float = _default("index_bytes")
     frontier_replicas: float = _default("frontier_replicas")
     filter_error: float = _default("filter_error")
+    near_bytes: float = _default("near_bytes")
     facts_bytes: float = _default("facts_bytes")
     compression: float = _default("compression")
     replicas: float = _default("replicas")
@@ -128,6 +129,7 @@ _FRONTIER = _lines(
     ("frontier_indexed_bytes", "B", "with indexes", "known_urls * (url_bytes + index_bytes)"),
     ("frontier_copies_bytes", "B", "all copies", "frontier_replicas * frontier_indexed_bytes"),
     ("filter_bytes", "B", "a Bloom filter over them", "known_urls * -log(filter_error) / log(2) ** 2 / 8"),
+    ("near_index_bytes", "B", "near-duplicates of all pages, at most", "pages * near_bytes"),
 )
 _INTERVALS = _lines(
     "Origins",

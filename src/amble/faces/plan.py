@@ -76,6 +76,7 @@ def plan(
     keep_days: Annotated[str | None, _option("keep_days", _MACHINES)] = None,
     url_bytes: Annotated[str | None, _option("url_bytes", _MACHINES)] = None,
     index_bytes: Annotated[str | None, _option("index_bytes", _MACHINES)] = None,
+    near_bytes: Annotated[str | None, _option("near_bytes", _MACHINES)] = None,
     frontier_replicas: Annotated[str | None, _option("frontier_replicas", _MACHINES)] = None,
     filter_error: Annotated[str | None, _option("filter_error", _MACHINES)] = None,
     pages_per_cpu_s: Annotated[str | None, _option("pages_per_cpu_s", _MACHINES)] = None,
