@@ -219,16 +219,16 @@ class StoreHost:
     async def _commit(self, store: SqliteStore, operations: list[Any]) -> list[Any]:
         """As the production server does: while the file cannot be written, say so and try again."""
         around = self._around
-        while True:
+        replies: list[Any] = []
+        while len(replies) < len(operations):
             try:
-                replies = store.apply(operations)
+                replies += store.apply(operations[len(replies) :])
             except StoreUnavailable as error:
                 around.history.tell(self.actor.name, "store trouble", str(error)[:60])
                 self._tell(str(error))
                 await asyncio.sleep(_RETRY_S)
-            else:
-                self._tell(None)
-                return replies
+        self._tell(None)
+        return replies
 
     def _tell(self, trouble: str | None) -> None:
         for actor, hear in list(self._listeners.items()):

@@ -128,18 +128,18 @@ class Server:
         """Apply, and while the file cannot be written keep trying: the agent is told and simply waits."""
         if time.monotonic() < self._settled_s:
             operations = _without_expiry(operations)
-        while True:
+        replies: list[Any] = []
+        while len(replies) < len(operations):
             try:
-                replies = self._store.apply(operations)
+                replies += self._store.apply(operations[len(replies) :])
             except StoreUnavailable as error:
                 self._tell(str(error))
                 if self._inbox.left(_RETRY_S):
                     raise
                 self._settled_s = time.monotonic() + _SETTLE_S
                 operations = _without_expiry(operations)
-            else:
-                self._tell("")
-                return replies
+        self._tell("")
+        return replies
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble:

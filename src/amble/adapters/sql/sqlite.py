@@ -53,7 +53,7 @@ from amble.adapters.sql.orders import Orders
 from amble.adapters.sql.ownership import Ownership
 from amble.adapters.sql.recording import Recording
 from amble.adapters.sql.settings import StoreSettings
-from amble.domain.errors import StoreBroken
+from amble.domain.errors import StoreBroken, StoreUnavailable
 
 _GET_META = "SELECT value FROM meta WHERE name = ?1"
 _SET_META = "INSERT INTO meta(name, value) VALUES (?1, ?2)"
@@ -156,8 +156,10 @@ class SqliteStore:
     def apply(self, operations: Sequence[AnyOperation]) -> list[Any]:
         """Apply in order, in one transaction; one reply per operation, durable.
 
-        An operation that cannot be carried out is answered with `Refused`, and the others are applied without it.
-        Raises StoreUnavailable when nothing was changed and the same batch may be tried again, StoreBroken when
+        An operation that cannot be carried out is answered with `Refused`, and the others are applied without it, each
+        in a transaction of its own: if the file cannot be written in the middle of that, there are fewer replies than
+        operations, and those without a reply have changed nothing and may be tried again.
+        Raises StoreUnavailable when nothing at all was changed and the same batch may be tried again, StoreBroken when
         the file is damaged.
         """
         try:
@@ -169,9 +171,18 @@ class SqliteStore:
                 raise trouble from error
             if len(operations) == 1:
                 return [Refused(f"{type(operations[0]).__doc__}: {type(error).__name__}: {error}")]
+        return self._one_by_one(operations)
+
+    def _one_by_one(self, operations: Sequence[AnyOperation]) -> list[Any]:
         replies: list[Any] = []
         for operation in operations:
-            replies += self.apply([operation])
+            try:
+                replies += self.apply([operation])
+            except StoreUnavailable:
+                if not replies:
+                    raise
+                # To apply what is durable once more would take its token for another holder's.
+                break
         return replies
 
     def _transaction(self, operations: Sequence[AnyOperation]) -> list[Any]:
