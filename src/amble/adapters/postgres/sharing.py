@@ -110,10 +110,17 @@ class Share(Generic[A, R]):
         self._ended = error
         if self._worker is not None:
             self._worker.cancel()
+        self._end_waiting(error)
 
     async def stop(self) -> None:
         """End what waits."""
-        self._ended = self._ended or StoreUnavailable(f"the {self._what} index is closed")
+        self.abandon(self._ended or StoreUnavailable(f"the {self._what} index is closed"))
         if self._worker is not None:
-            self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
+
+    def _end_waiting(self, error: StoreUnavailable) -> None:
+        """A worker that is cancelled before its first step never comes to that."""
+        waiting, self._waiting = self._waiting, []
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
