@@ -247,6 +247,29 @@ def test_the_log_may_become_longer_where_the_file_is_large(
     store.close()
 
 
+def test_a_log_that_a_reader_made_long_is_cut_when_the_reader_is_gone_though_the_store_stays_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CHECKPOINT_BYTES", "CHECKPOINT_BYTES_MIN", "CHECKPOINT_AGAIN_BYTES"):
+        monkeypatch.setattr(sqlite, name, 64 << 10)
+    store = SqliteStore(tmp_path / "f.db")
+    reader = open_reader(tmp_path / "f.db")
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM url").fetchall()
+    for round_ in range(10):
+        store.apply([admit(*(f"/{round_}/{n}" for n in range(200)))])
+        store.checkpoint(quiet=False)
+    long = store.wal_bytes()
+    assert long > 5 * sqlite.CHECKPOINT_BYTES, "the reader keeps it from beginning anew"
+    reader.rollback()
+    reader.close()
+    for round_ in range(10, 20):
+        store.apply([admit(*(f"/{round_}/{n}" for n in range(200)))])
+        store.checkpoint(quiet=False)
+    assert store.wal_bytes() < long / 2
+    store.close()
+
+
 def test_a_reader_in_the_way_of_a_checkpoint_is_no_error(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "f.db")
     store.apply([admit("/x")])

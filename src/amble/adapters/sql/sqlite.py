@@ -225,8 +225,11 @@ class SqliteStore:
         """
         length = self._log_bytes()
         if length >= self._checkpoint_at or (quiet and length >= self._quiet_at):
-            # What cannot be counted must be cut, or it would seem to stay as long as it is.
-            self.database.checkpoint(cut=quiet or self.database.log_pages is None)
+            # What cannot be counted must be cut, or it would seem to stay as long as it is; and so must what only a
+            # reader made that long, or a store that is always busy would keep its length for ever.
+            uncounted = self.database.log_pages is None
+            too_long = self.wal_bytes() > CHECKPOINT_BYTES + CHECKPOINT_AGAIN_BYTES
+            self.database.checkpoint(cut=quiet or uncounted or too_long)
             left = self._log_bytes()
             again = left + CHECKPOINT_AGAIN_BYTES if left else 0
             self._checkpoint_at = max(self._log_bytes_max(), again)
