@@ -261,6 +261,19 @@ async def test_why_says_what_a_url_waits_for_at_each_step(rig: Rig, reports: Sql
     assert waits(reports.explain(A + "/z")) == (Reason.ORIGIN_PAUSED, None)
 
 
+async def test_why_tells_an_origin_that_backs_off_from_one_whose_address_is_busy(
+    rig: Rig, reports: SqliteReports
+) -> None:
+    await rig.admit(page("/x"), page("/y"))
+    await rig.carry(await rig.lease_one())
+    rig.now += DELAY
+    lease = await rig.lease_one()
+    await rig.frontier.put_back(PutBack(lease.key, "address_busy", "192.0.2.1", HOUR, HOUR))
+    other = A + ("/y" if lease.path == "/x" else "/x")
+    assert waits(reports.explain(other)) == (Reason.ADDRESS_BUSY, rig.now + HOUR)
+    assert reports.status().origins_waiting == {"address_busy": 1}
+
+
 @pytest.mark.parametrize(
     ("expired", "reason"), [(False, Reason.ROBOTS_UNREACHABLE), (True, Reason.ROBOTS_EXPIRED)]
 )

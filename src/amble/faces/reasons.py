@@ -64,8 +64,8 @@ REASONS: dict[Reason, Explanation] = {
     Reason.STALE_EPOCH: Explanation("Another owner has taken over; this one may start nothing any more."),
     Reason.ORIGIN_PAUSED: Explanation("An operator has paused the origin."),
     Reason.ORIGIN_BACKING_OFF: Explanation(
-        "The origin rests for a while: it said that it is too much, it failed, or others on its address have the turn.",
-        "origin.backoff_base_ms, origin.address_active_max",
+        "The origin rests for a while: it said that it is too much, or it failed.",
+        "origin.backoff_base_ms",
     ),
     Reason.NOT_YET: Explanation(
         "The delay between two starts at the origin has not passed.", "--delay, origin.spacing_ms"

@@ -94,8 +94,8 @@ def shortened(text: str, width: int) -> str:
 _WAITS = {
     "not_yet": "for their delay",
     "no_slot": "for a free slot",
-    # An origin also rests while others on its address have the turn: that is no failure.
-    "origin_backing_off": "resting",
+    "origin_backing_off": "backing off",
+    "address_busy": "for others on their address",
     "origin_paused": "paused",
     "retry_later": "to try again",
     "robots_missing": "for robots.txt",

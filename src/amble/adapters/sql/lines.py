@@ -126,7 +126,9 @@ def waits(line: UrlLine, origin: OriginLine, now: int) -> tuple[str, int | None]
     if origin.paused:
         return Reason.ORIGIN_PAUSED, None
     if origin.rest_until_ms > now:
-        return Reason.ORIGIN_BACKING_OFF, origin.rest_until_ms
+        # An origin also rests, at level 0, while others on its address have the turn.
+        backs_off = origin.backoff_level > 0
+        return Reason.ORIGIN_BACKING_OFF if backs_off else Reason.ADDRESS_BUSY, origin.rest_until_ms
     if (
         line.kind != 1
         and origin.robots_outcome == RobotsOutcome.UNREACHABLE

@@ -16,7 +16,8 @@ SELECT CASE
   WHEN wake_at IS NULL THEN 'in_flight'
   WHEN wake_at <= ?1 THEN 'ready'
   WHEN robots_outcome = 3 AND robots_expires_at > ?1 THEN 'robots_unreachable'
-  WHEN rest_until > ?1 THEN 'origin_backing_off'
+  WHEN rest_until > ?1 AND backoff_level > 0 THEN 'origin_backing_off'
+  WHEN rest_until > ?1 THEN 'address_busy'
   WHEN next_start > ?1 THEN 'not_yet'
   ELSE 'retry_later' END AS reason, count(*)
 FROM origin WHERE id > ?2 AND id <= ?3 AND queued > 0 GROUP BY reason;
