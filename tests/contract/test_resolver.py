@@ -322,6 +322,16 @@ async def test_closing_ends_lookups_under_way(make: Make, server: DnsResponder) 
     assert isinstance(await resolver.resolve("four.test"), ResolveFailure)
 
 
+async def test_the_end_does_not_hide_what_was_wrong_with_the_nameserver(make: Make) -> None:
+    resolver = make("127.0.0.1:9")
+    before = await resolver.resolve("four.test")
+    await resolver.close()
+    after = await resolver.resolve("six.test")
+    assert isinstance(before, ResolveFailure)
+    assert isinstance(after, ResolveFailure)
+    assert after.detail == before.detail == "no nameserver answers"
+
+
 @pytest.mark.parametrize("good", [(), ("127.0.0.1",), ("127.0.0.1:5353", "[::1]:53", "::1")])
 async def test_nameservers_are_addresses_with_or_without_port(make: Make, good: tuple[str, ...]) -> None:
     make(*good)

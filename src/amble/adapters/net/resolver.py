@@ -114,11 +114,13 @@ class DnsResolver:
         self._hearing: asyncio.Task[bool] | None = None
         self._heard_s = -math.inf
         self._closed = False
+        # What callers are told who are left without an answer at the end: the last word on a silent nameserver.
+        self._silence = "no nameserver has answered yet"
 
     async def resolve(self, host: str) -> Resolved | ResolveFailure:
         """All addresses of `host`; an IP literal resolves to itself. Callers for one name share one lookup."""
         if self._closed:
-            return ResolveFailure(Category.DNS_FAILED, "the resolver is closed", unavailable=True)
+            return ResolveFailure(Category.DNS_FAILED, self._silence, unavailable=True)
         name = host.lower().rstrip(".")
         known = self._without_dns(name)
         if known:
@@ -172,7 +174,7 @@ class DnsResolver:
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
-            failure = ResolveFailure(Category.DNS_FAILED, "the resolver is closed", unavailable=True)
+            failure = ResolveFailure(Category.DNS_FAILED, self._silence, unavailable=True)
             return _Entry(failure, 0.0)
 
     async def _lookup(self, name: str) -> _Entry:
@@ -187,6 +189,8 @@ class DnsResolver:
             self._witnesses.served(name)
         else:
             failure, ttl_s = await self._explain(name, answers)
+            if failure.unavailable:
+                self._silence = failure.detail
             entry = _Entry(failure, self._clock.monotonic_s() + ttl_s)
         self._remember(name, entry)
         return entry
