@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 import shutil
 import signal
@@ -184,6 +185,49 @@ def test_documents_of_two_crawls_do_not_go_into_one_file(
 def test_a_finished_crawl_verifies(crawled: Crawled, here: Here) -> None:
     done = here("verify", "mine")
     assert (done.code, done.out) == (0, "")
+
+
+def test_a_segment_that_is_gone_is_one_line_with_the_number_of_those_that_refer_to_it(
+    crawled: Crawled, here: Here, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(crawled.folder, copy)
+    facts = json.loads(here("status", str(copy), "--json").out)
+    for segment in (copy / "archive").glob("*.warc.gz*"):
+        segment.unlink()
+    told = here("verify", str(copy))
+    assert told.code == ExitCode.FOUND
+    assert len(told.out.splitlines()) == 1
+    assert "fetches refer to it; bring the file back from a copy" in told.out
+    exported = here("export", str(copy))
+    assert exported.code == ExitCode.FOUND
+    assert f"left out, damaged: {facts['documents']} documents: segment 1 is not in" in exported.err
+    assert len(exported.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("garbage_from", [0, 4096 * 3])
+def test_a_damaged_frontier_is_told_with_the_way_on(
+    crawled: Crawled, here: Here, tmp_path: Path, garbage_from: int
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(crawled.folder, copy)
+    with (copy / "frontier.db").open("r+b") as file:
+        file.seek(garbage_from)
+        file.write(random.Random(1).randbytes(4096 * 20))
+    told = here("verify", str(copy))
+    assert told.code == ExitCode.FOUND
+    assert "bring the folder back from a copy, or begin another" in told.out
+    assert "`amble verify`" not in told.out
+    assert "\\u000a" not in told.out
+
+
+def test_a_second_export_says_that_there_was_nothing_new(
+    crawled: Crawled, here: Here, tmp_path: Path
+) -> None:
+    file = tmp_path / "new" / "documents.jsonl"
+    first = here("export", "mine", "--file", str(file))
+    assert f"in a new folder, {file.parent}" in first.err
+    assert "nothing new: " in here("export", "mine", "--file", str(file)).err
 
 
 def test_doctor_finds_this_machine_fit(crawled: Crawled, here: Here) -> None:

@@ -81,7 +81,7 @@ def test_the_panel_tells_what_an_operator_asks() -> None:
         "1,234/s",
         "123 GB",
         "7 pages at the parsers",
-        "3 ready; waiting: 120 for their delay, 5 to try again, 3 resting",
+        "3 ready; waiting: 120 for their delay, 5 to try again, 3 backing off",
         "politeness",
         "no space left on device",
         "Ctrl-C stops cleanly",
@@ -99,7 +99,7 @@ def test_a_stopping_panel_does_not_tell_what_would_hold_the_crawl_back() -> None
 
 def test_status_and_the_live_picture_name_waits_alike() -> None:
     waiting = {"not_yet": 2, "origin_backing_off": 1}
-    assert counts(waiting, words=text.waits) == "2 for their delay, 1 resting"
+    assert counts(waiting, words=text.waits) == "2 for their delay, 1 backing off"
 
 
 def test_the_panel_answers_a_stop_at_once() -> None:
@@ -282,6 +282,19 @@ def test_only_verbose_names_every_reason() -> None:
     assert "reason 7" not in summary(result)
     assert "and 14 more" in summary(result)
     assert "reason 7" in summary(result, verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told", "goes_on"),
+    [
+        ({"damaged": True}, "bring the folder back from a copy", False),
+        ({"unusable": True}, "free some space or mend the permissions", True),
+    ],
+)
+def test_the_summary_names_the_fix_of_a_trouble(trouble: dict[str, bool], told: str, goes_on: bool) -> None:
+    said = summary(CrawlResult(reason=EndReason.TROUBLE, queued=5, trouble="it broke", **trouble))
+    assert told in said
+    assert ("go on" in said) is goes_on
 
 
 def test_a_crawl_without_a_page_is_not_called_finished() -> None:

@@ -33,6 +33,12 @@ def test_every_end_of_a_crawl_has_its_code(reason: EndReason, pages: int, code: 
     assert exit_code_of(CrawlResult(reason=reason, pages=pages)) is code
 
 
+@pytest.mark.parametrize("pages", [0, 5])
+@pytest.mark.parametrize("reason", [EndReason.TIME_BUDGET, EndReason.WAITING])
+def test_a_full_disk_has_its_code_however_the_run_ended(reason: EndReason, pages: int) -> None:
+    assert exit_code_of(CrawlResult(reason=reason, pages=pages, unusable=True)) is ExitCode.UNUSABLE
+
+
 def test_every_broken_promise_has_a_code_and_one_line() -> None:
     for kind in errors.AmbleError.__subclasses__():
         exc = errors.ConfigErrors(["x: is wrong"]) if kind is errors.ConfigErrors else kind("it broke")

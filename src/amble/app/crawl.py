@@ -23,9 +23,11 @@ from amble.domain.decision import Category, Reason
 from amble.domain.errors import (
     AmbleError,
     ArchiveBroken,
+    ArchiveUnavailable,
     OperationRefused,
     StoreBroken,
     StoreUnavailable,
+    StoreUnfit,
 )
 from amble.domain.frontier import LeaseReply, Resumable, Takeover
 from amble.domain.policy import Budget
@@ -48,6 +50,8 @@ STOP_PARSE_GRACE_S = 5.0
 END_GRACE_S = 70.0
 # How long a stop waits for a frontier that cannot be written before the run ends without its last writes.
 STOP_STORE_GRACE_S = 4.0
+# Troubles of what the crawl itself is made of; others pass without an operator, or are none of this machine's.
+_UNUSABLE = frozenset({Reason.STORE_UNAVAILABLE, Reason.ARCHIVE_UNAVAILABLE, Reason.PARSERS_UNAVAILABLE})
 # No lease lapses while trouble stands and so long after: its answer is in hand and waits for what was broken.
 TROUBLE_SETTLES_S = 5.0
 TICK_S = 0.5
@@ -159,10 +163,11 @@ class Crawl:
         self._started_s = self.parts.clock.monotonic_s()
         self.parts.on_status(self.progress())
         reason, trouble = EndReason.TROUBLE, ""
+        errors: list[BaseException] = []
         try:
             reason = await self._work()
         except* (AmbleError, OSError) as group:
-            trouble = _told(group)
+            trouble, errors = _told(group), [*_leaves(group)]
             self.parts.telemetry.event("crawl.trouble", detail=trouble)
         finally:
             await self._look()
@@ -170,7 +175,8 @@ class Crawl:
                 await self.parts.close()
             except (AmbleError, OSError) as error:
                 reason, trouble = EndReason.TROUBLE, trouble or str(error)
-        return self._result(reason, trouble)
+                errors.append(error)
+        return self._result(reason, trouble, errors)
 
     def progress(self) -> Progress:
         """One look at the crawl; cheap, from memory."""
@@ -513,7 +519,7 @@ class Crawl:
     def _elapsed_s(self) -> float:
         return self.parts.clock.monotonic_s() - self._started_s
 
-    def _result(self, reason: EndReason, trouble: str) -> CrawlResult:
+    def _result(self, reason: EndReason, trouble: str, errors: Sequence[BaseException]) -> CrawlResult:
         status, last = self._status, self.parts.scheduler.last
         pages = status.pages if status else 0
         pages_before = pages if self._pages_before is None else self._pages_before
@@ -536,7 +542,16 @@ class Crawl:
             refused=_counts(status.refused if status else {}),
             withheld=_counts(status.withheld if status else {}),
             trouble=trouble or self.parts.health.describe() or self._told_stranded(),
+            unusable=not _UNUSABLE.isdisjoint(self.parts.health.troubles)
+            or any(isinstance(error, StoreUnavailable | ArchiveUnavailable) for error in errors),
+            damaged=any(_is_damage(error) for error in errors),
         )
+
+
+def _is_damage(error: BaseException) -> bool:
+    return isinstance(error, StoreBroken | ArchiveBroken) and not isinstance(
+        error, StoreUnfit | OperationRefused
+    )
 
 
 def _ends_the_run(error: Exception) -> bool:

@@ -84,8 +84,9 @@ def export_jsonl(root: Path, target: Path | None) -> ExportResult:
 
 def verify(root: Path, config: CrawlConfig) -> Iterator[str]:
     """Every problem of a crawl, readable: archive, frontier, and the two against each other."""
+    # The archive comes first: it can be told about also where the frontier is damaged.
+    yield from _archive_problems(root)
     with _open_check(root, config.fleet.digests_url) as frontier:
-        yield from _archive_problems(root)
         reader = _open_records(root)
         try:
             yield from frontier.problems()

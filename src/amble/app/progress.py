@@ -60,7 +60,8 @@ class CrawlResult:
     `next_due_s`: seconds until the next queued URL becomes due (None: nothing is queued, or not known).
     `refused`: why candidate links were not admitted; `failures`: why attempts failed; `exclusions`: why admitted
     URLs may not be fetched; `withheld`: why complete ones are no documents. Each list is the most frequent first. `trouble` says what was broken at the end, "" for
-    nothing.
+    nothing; `unusable`: it was the frontier, the archive or the parsers; `damaged`: files are not what was written, so
+    that the same command does not help.
     """
 
     reason: EndReason
@@ -78,3 +79,5 @@ class CrawlResult:
     refused: tuple[ReasonCount, ...] = ()
     withheld: tuple[ReasonCount, ...] = ()
     trouble: str = ""
+    unusable: bool = False
+    damaged: bool = False

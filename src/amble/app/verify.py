@@ -6,6 +6,7 @@ leads to the record it names, that bodies have the digest that was committed, an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from amble.domain.attempt import Edge, UrlKind
 from amble.domain.decision import Rejected
-from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
+from amble.domain.errors import ArchiveBroken, ArchiveUnavailable, SegmentMissing
 from amble.domain.fetched import BodyRef
 from amble.domain.manifest import NOFOLLOW, PAGE_NOFOLLOW, Link, ParseManifest
 from amble.domain.record import StoredRecord
@@ -49,10 +50,16 @@ Judge = Callable[[str, Link, Capture], Rejected | None]
 def check_captures(captures: Captures, read: Read, judge: Judge) -> Iterator[str]:
     """Every problem between frontier and archive, readable."""
     after, is_known = (-1, -1), lru_cache(REMEMBERED_MAX)(captures.is_known)
+    missing: Counter[str] = Counter()
     while batch := captures.captures(after=after, limit=BATCH):
         for capture in batch:
-            yield from _check(capture, captures, is_known, read, judge)
+            try:
+                yield from _check(capture, captures, is_known, read, judge)
+            except SegmentMissing as gone:
+                missing[str(gone)] += 1
         after = (batch[-1].url_id, batch[-1].attempt)
+    for gone_, number in sorted(missing.items()):
+        yield f"{gone_}, and {number} fetches refer to it; bring the file back from a copy"
 
 
 def _check(capture: Capture, captures: Captures, is_known: Known, read: Read, judge: Judge) -> Iterator[str]:
@@ -60,6 +67,8 @@ def _check(capture: Capture, captures: Captures, is_known: Known, read: Read, ju
         yield from _check_records(capture, read)
         if capture.manifest is not None:
             yield from _check_manifest(capture, captures, is_known, read, judge)
+    except SegmentMissing:
+        raise  # one word for all that refer to it
     except (ArchiveBroken, ArchiveUnavailable) as broken:
         yield f"{capture.url}: {broken}"
 

@@ -47,6 +47,10 @@ class ArchiveBroken(AmbleError):
     """A record in the archive is missing or does not match its reference or digest."""
 
 
+class SegmentMissing(ArchiveBroken):
+    """A whole segment is gone, so that every reference into it leads nowhere."""
+
+
 class SandboxUnavailable(AmbleError):
     """No parser child can be started or kept alive."""
 

@@ -15,7 +15,7 @@ from amble.app.progress import CrawlResult, Progress, ReasonCount
 from amble.domain.decision import Withheld
 from amble.domain.policy import Budget
 from amble.faces import text
-from amble.faces.exits import ExitCode
+from amble.faces.exits import MEND_UNUSABLE, ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -306,6 +306,11 @@ class Summary:
             rows.append(("export", f"amble export {folder} --to jsonl --file documents.jsonl"))
         if result.failed:
             rows.append(("look into", f"amble failed {folder}"))
+        if result.damaged:
+            return [*rows, ("mend", _after_damage(folder))]
+        # What is away over the network needs no mending here.
+        if result.unusable and "://" not in result.trouble:
+            rows.append(("mend", f"{MEND_UNUSABLE}, or see what `amble doctor {folder}` finds"))
         if result.queued:
             rows.append(("go on", self._go_on(result, folder)))
         return rows
@@ -315,6 +320,13 @@ class Summary:
         if result.reason.value == "page_budget" and pages_max is not None:
             return f"amble crawl --out {folder} --pages {pages_max * 2}"
         return f"amble crawl --out {folder}"
+
+
+def _after_damage(folder: str) -> str:
+    return (
+        f"amble verify {folder} tells what is damaged; bring the folder back from a copy, or begin another: "
+        f"amble crawl --out NEW --config {folder}/amble.toml --seeds {folder}/seeds.txt"
+    )
 
 
 def _near_duplicates(result: CrawlResult) -> str:

@@ -75,14 +75,19 @@ MEANINGS: dict[ExitCode, tuple[str, str]] = {
         "Wait for it, stop it, or name another folder with --out.",
     ),
     ExitCode.NOTHING: (
-        "The crawl ended without a single page: every seed was refused or failed.",
+        "The crawl ended without a single page: every seed was refused or failed, or no name server answered.",
         "The summary shows the reasons; `amble why URL` explains one.",
     ),
     ExitCode.UNUSABLE: (
-        "The frontier, the archive or the parser processes cannot be used (disk full, no permission, a broken or newer file).",
+        "The frontier, the archive or the parser processes cannot be used (disk full, no permission, a broken or newer file), also where a time budget has ended the wait for them.",
         "Mend what the line names. Nothing that was acknowledged is lost; the same command goes on.",
     ),
 }
+
+
+# Files that are not what was written: nothing mends them, and the same command does not get past them.
+MEND_DAMAGE = "bring the folder back from a copy, or begin another with its amble.toml (--config) and seeds.txt (--seeds)"
+MEND_UNUSABLE = "free some space or mend the permissions"
 
 
 def exit_code_of(result: CrawlResult) -> ExitCode:
@@ -91,6 +96,8 @@ def exit_code_of(result: CrawlResult) -> ExitCode:
         case EndReason.STOPPED:
             return ExitCode.STOPPED
         case EndReason.TROUBLE:
+            return ExitCode.UNUSABLE
+        case _ if result.unusable:
             return ExitCode.UNUSABLE
         case _ if result.pages == 0:
             return ExitCode.NOTHING
@@ -113,14 +120,11 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             return ExitCode.UNUSABLE, [str(exc)]
         case StoreUnavailable() | ArchiveUnavailable():
             # What is not in a folder is away; nothing on this machine needs mending.
-            mend = (
-                "once it answers," if "://" in str(exc) else "free some space or mend the permissions, then"
-            )
+            mend = "once it answers," if "://" in str(exc) else f"{MEND_UNUSABLE}, then"
             return ExitCode.UNUSABLE, [f"{exc}; {mend} run the same command again"]
         case StoreBroken() | ArchiveBroken():
             return ExitCode.UNUSABLE, [
-                f"{exc}; `amble verify` tells what can be told of the damage: bring the folder back from a copy, "
-                "or begin another with its amble.toml (--config) and seeds.txt (--seeds)"
+                f"{exc}; `amble verify` tells what can be told of the damage: {MEND_DAMAGE}"
             ]
         case SinkUnavailable():
             return ExitCode.UNUSABLE, [f"{exc}; free some space, mend the permissions, or name another file"]
@@ -134,7 +138,7 @@ def lines_for(exc: BaseException) -> tuple[ExitCode, Sequence[str]] | None:
             ]
         case OSError() if exc.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
             where = f"{exc.filename}: " if exc.filename else ""
-            return ExitCode.UNUSABLE, [f"{where}{exc.strerror}; free some space or mend the permissions"]
+            return ExitCode.UNUSABLE, [f"{where}{exc.strerror}; {MEND_UNUSABLE}"]
         case _:
             return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +34,12 @@ def export(
     from amble.app import keeping
     from amble.domain.errors import ConfigErrors
     from amble.faces import output, text
-    from amble.faces.exits import ExitCode
+    from amble.faces.exits import MEND_DAMAGE, ExitCode
 
     if to not in TARGETS:
         raise ConfigErrors([f"--to {to!r} is not accepted: give one of {', '.join(TARGETS)}"])
     place = crawl_folder.find(folder)
+    new_folder: Path | None = None
     if file == "-":
         result = keeping.export_jsonl(place, None)
         sys.stdout.flush()
@@ -45,14 +47,24 @@ def export(
         target = Path(file) if file is not None else place / "export" / "documents.jsonl"
         if target.is_dir():
             raise ConfigErrors([f"--file {target}: that is a folder; name a file in it"])
+        if file is not None and not target.parent.exists():
+            new_folder = target.parent
         result = keeping.export_jsonl(place, target)
-    told = f"{text.plural(result.documents, 'document')} written to {text.safe(result.target)}"
+    told = (
+        f"{text.plural(result.documents, 'document')} written to {text.safe(result.target)}"
+        if result.documents or result.skipped or not result.position
+        else f"nothing new: {text.safe(result.target)} holds every document that there is"
+    )
+    if new_folder is not None and result.documents:
+        told += f" (in a new folder, {text.safe(str(new_folder))})"
     if as_json and file != "-":
         output.write_json(result)
     elif not as_json:
         output.note(told)
     for damaged in result.skipped:
         output.note(f"left out, damaged: {text.safe(damaged)}")
+    if result.skipped:
+        output.note(f"`amble verify` tells more; {MEND_DAMAGE}")
     return int(ExitCode.FOUND) if result.skipped else 0
 
 
@@ -60,13 +72,23 @@ def verify(folder: FolderArgument = None, as_json: JsonOption = False) -> int:
     """Check a crawl from outside: every record, digest and index line of its archive, every state of its frontier."""
     from amble.app import folder as crawl_folder
     from amble.app import keeping
+    from amble.domain.errors import OperationRefused, StoreBroken, StoreUnfit
     from amble.faces import output, text
-    from amble.faces.exits import ExitCode
+    from amble.faces.exits import MEND_DAMAGE, ExitCode
 
     place = crawl_folder.find(folder)
     _, config = crawl_folder.settings_of(place, os.environ)
     found = 0
-    for problem in keeping.verify(place, config):
+
+    def problems() -> Iterator[str]:
+        try:
+            yield from keeping.verify(place, config)
+        except StoreBroken as damage:
+            if isinstance(damage, StoreUnfit | OperationRefused):
+                raise
+            yield f"{damage}; to mend it, {MEND_DAMAGE}"
+
+    for problem in problems():
         found += 1
         if as_json:
             output.write_json({"problem": problem})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
 from amble.domain.document import Document, WarcPlace
-from amble.domain.errors import ArchiveBroken
+from amble.domain.errors import ArchiveBroken, SegmentMissing
 from amble.domain.fetched import BodyRef
 from amble.domain.manifest import MAIN_IS_TEXT
 from amble.domain.record import StoredRecord
@@ -64,8 +65,15 @@ class Publisher:
     sink: DocumentSink
     partition: int = 0
     written: int = 0
-    skipped: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    _missing: Counter[str] = field(default_factory=Counter)
     _seen: int = 0
+
+    @property
+    def skipped(self) -> list[str]:
+        """What was left out and why: a line for each document, and one for each segment that is gone."""
+        gone = [f"{number} documents: {what}" for what, number in sorted(self._missing.items())]
+        return [*self.damaged, *gone]
 
     def once(self) -> int:
         """One batch; how many publications were looked at.
@@ -90,8 +98,11 @@ class Publisher:
         for line in lines:
             try:
                 document = self.document(line)
+            except SegmentMissing as gone:
+                self._missing[str(gone)] += 1
+                continue
             except ArchiveBroken as broken:
-                self.skipped.append(f"{line.url}: {broken}")
+                self.damaged.append(f"{line.url}: {broken}")
                 continue
             self.written += 1
             yield line.seq, document

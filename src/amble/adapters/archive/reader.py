@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amble.adapters.archive.member import open_member
 from amble.adapters.archive.names import Segment, explain, list_segments
-from amble.domain.errors import ArchiveBroken, ArchiveUnavailable
+from amble.domain.errors import ArchiveBroken, ArchiveUnavailable, SegmentMissing
 from amble.domain.fetched import BodyRef
 from amble.domain.record import StoredRecord
 
@@ -39,7 +39,7 @@ class SegmentReader:
         """The name that the segment has, or will have when it is sealed. Raises ArchiveBroken when there is none."""
         segment = self._segments.get(serial) or self._look(serial)
         if segment is None:
-            raise ArchiveBroken(f"segment {serial} is not in {self._folder}")
+            raise SegmentMissing(f"segment {serial} is not in {self._folder}")
         return segment.file_name
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class SegmentReader:
                 return os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 self._segments.pop(serial, None)
-        raise ArchiveBroken(f"segment {serial} is not in {self._folder}")
+        raise SegmentMissing(f"segment {serial} is not in {self._folder}")
 
     def _look(self, serial: int) -> Segment | None:
         try:

@@ -18,6 +18,7 @@ from amble.adapters.sql.near import NearIndex, unsigned
 from amble.adapters.sql.near_check import index_problems, is_built
 from amble.adapters.sql.reports import SqliteReports
 from amble.domain.decision import Reason
+from amble.domain.errors import StoreBroken
 from amble.domain.frontier import Candidate
 from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
 from amble.domain.report import Capture
@@ -118,9 +119,14 @@ class SqliteCheck(SqliteReports):
         `others`: the other files of the crawl, where there are any.
         """
         with self._reading():
-            for (verdict,) in self._database.execute("PRAGMA quick_check(20)").fetchall():
-                if verdict != "ok":
-                    yield f"the file is damaged: {verdict}"
+            found = [row[0] for row in self._database.execute("PRAGMA quick_check(20)").fetchall()]
+            if found != ["ok"]:
+                # One verdict may have several lines.
+                lines = [
+                    line for verdict in found for line in verdict.splitlines() if not line.startswith("***")
+                ]
+                yield from (f"the frontier file is damaged: {line}" for line in lines)
+                raise StoreBroken("the frontier file is damaged, and what else it says cannot be relied on")
             yield from _rows(self._database)
             yield from _tallies(self._database)
             yield from self._near_duplicates([self, *others])
