@@ -231,6 +231,19 @@ class CursorContract:
         assert report.applied == Applied.APPLIED
         assert (await rig.crash()).open_manifests == []
 
+    async def test_links_consumed_before_the_page_is_complete_are_known_to_whoever_carries_it_on(
+        self, rig: Rig
+    ) -> None:
+        await rig.take_over()
+        await rig.ready(page("/hub"))
+        lease = await rig.next_page()
+        await rig.fetched(lease)
+        await rig.parsed(lease, 5)
+        report = await rig.admit(page("/1"), page("/2"), cursor=rig.move(lease, 0, 2))
+        assert report.applied == Applied.APPLIED
+        (found,) = (await rig.crash()).resumables
+        assert (found.cursor, found.links) == (2, 5)
+
 
 class LeaseContract:
     async def test_robots_goes_first_and_alone(self, rig: Rig) -> None:

@@ -21,6 +21,7 @@ from amble.domain.attempt import Lease, UrlKind
 from amble.domain.decision import Reason, Refusal
 from amble.domain.frontier import AdoptAsk, Applied, OriginEffect, RecordFailed, ReserveAsk, ReserveReply
 from amble.domain.lifecycle import UrlState
+from amble.domain.manifest import CursorAdvance, ManifestKey
 from amble.domain.policy import Budget, RetryPolicy
 from amble.formats.warc import stored_head
 from amble.ports import Ask, FetchFailure, Permit, Reply
@@ -182,6 +183,23 @@ async def test_a_crash_after_parsed_completes_from_the_manifest(site: tuple[Site
     assert await line.completion.record_parsed(source.lease, extracted) == Applied.APPLIED
     line = await lines.next_life()
     assert line.takeover.resumables[0].manifest is not None
+    await finish_and_judge(line, site[0], home_asked=1)
+
+
+async def test_a_crash_while_completing_waits_and_links_are_admitted_loses_none_of_the_others(
+    site: tuple[Site, str], lines: Lines
+) -> None:
+    line = await lines.next_life()
+    source = await home_fetched(line, site[1])
+    extracted = await line.extraction.extract(source)
+    assert extracted is not None
+    await line.completion.record_parsed(source.lease, extracted)
+    links, key = extracted.parsed.manifest.links, source.lease.key
+    move = CursorAdvance(ManifestKey(key.url_id, key.attempt, extracted.generation, key.partition), 0, 1)
+    report = await line.discovery.gate.admit_links(links[:1], parent=key.url_id, depth=0, hops=0, cursor=move)
+    assert report.applied == Applied.APPLIED
+    line = await lines.next_life()
+    assert line.takeover.resumables[0].cursor == 1
     await finish_and_judge(line, site[0], home_asked=1)
 
 

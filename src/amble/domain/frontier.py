@@ -288,7 +288,8 @@ class Resumable(Struct, frozen=True, array_like=True):
     """A FETCHED or PARSED row of an earlier life, under a fresh token: carry it on from the archive, do not fetch it.
 
     FETCHED: `manifest` is None, parse the body again. PARSED: the manifest is durable at `manifest` with `links`
-    links under `extraction_generation`; load it and complete.
+    links under `extraction_generation`; load it and complete. Discovery goes on at `cursor`: links may have been
+    consumed before the row was complete.
     """
 
     lease: Lease
@@ -298,6 +299,7 @@ class Resumable(Struct, frozen=True, array_like=True):
     extraction_generation: int = 0
     links: int = 0
     content_kind: str = ""
+    cursor: int = 0
 
 
 class OpenManifest(Struct, frozen=True, array_like=True):

@@ -255,10 +255,13 @@ class Extract(Struct, frozen=True, kw_only=True):
     telemetry: Telemetry
 
     async def run(self, source: Source) -> None:
-        """Parse, complete, discover. The three writes are issued in order and share a commit."""
+        """Parse, complete, discover. The three writes are issued in order and share a commit.
+
+        Unless completing waits for a near-duplicate of another file or server: then links may be admitted before it.
+        """
         try:
             if source.fetched.not_modified:
-                prior = await stored_source(self.extraction, source.lease, source.fetched, source.strikes)
+                prior = await stored_source(self.extraction, source.lease, source.fetched)
                 if prior is None:
                     return
                 source = prior
@@ -274,10 +277,10 @@ class Extract(Struct, frozen=True, kw_only=True):
         if extracted is not None:
             source = await self._without_body(work)
             await asyncio.gather(
-                self.completion.complete(source, extracted), self._discover(source, extracted)
+                self.completion.complete(source, extracted), self._discover(source, extracted, work.cursor)
             )
             return
-        whole = await stored_source(self.extraction, work.lease, work.fetched, work.strikes)
+        whole = await stored_source(self.extraction, work.lease, work.fetched)
         if whole is not None:
             await self.run(whole)
 
@@ -317,7 +320,7 @@ class Extract(Struct, frozen=True, kw_only=True):
             self._discover(source, extracted),
         )
 
-    async def _discover(self, source: Source, extracted: Extracted) -> None:
+    async def _discover(self, source: Source, extracted: Extracted, start: int = 0) -> None:
         lease, manifest = source.lease, extracted.parsed.manifest
         await self.discovery.consume(
             ManifestKey(lease.key.url_id, lease.key.attempt, extracted.generation, lease.key.partition),
@@ -325,6 +328,7 @@ class Extract(Struct, frozen=True, kw_only=True):
             depth=lease.depth,
             hops=lease.hops,
             directives=manifest.directives,
+            start=start,
         )
 
     async def _read(self, ref: BodyRef) -> StoredRecord:

@@ -29,7 +29,7 @@ class Stored(NamedTuple):
     """What the archive has of rows past LEASED: their answers, and the latest manifest of those that are parsed."""
 
     answers: dict[int, bytes | None]
-    manifests: dict[int, tuple[int, bytes, int, str]]  # generation, reference, links, content kind
+    manifests: dict[int, tuple[int, bytes, int, str, int]]  # generation, reference, links, kind, cursor
 
 
 def take_over(
@@ -119,8 +119,8 @@ def _resumable(books: Books, partition: int, row: UrlRow, stored: Stored) -> Res
     manifest = stored.manifests.get(row.id)
     if manifest is None:
         raise RowUnreadable("it was parsed, but no manifest is known")
-    generation, ref, links, content_kind = manifest
-    return Resumable(lease, fetched, row.strikes, stored_ref(ref), generation, links, content_kind)
+    generation, ref, links, content_kind, cursor = manifest
+    return Resumable(lease, fetched, row.strikes, stored_ref(ref), generation, links, content_kind, cursor)
 
 
 def _open(partition: int, row: Any) -> OpenManifest:

@@ -49,7 +49,7 @@ ON CONFLICT (url_id, attempt, generation) DO UPDATE SET ref = excluded.ref, link
   text_ref = excluded.text_ref, at = excluded.at WHERE NOT manifest.opened AND manifest.cursor = 0;
 
 -- latest_manifests: the latest manifest of each attempt
-SELECT DISTINCT ON (m.url_id) m.url_id, m.generation, m.ref, m.links, m.content_kind FROM manifest AS m
+SELECT DISTINCT ON (m.url_id) m.url_id, m.generation, m.ref, m.links, m.content_kind, m.cursor FROM manifest AS m
 JOIN unnest($1::bigint[], $2::integer[]) AS n(url_id, attempt) ON m.url_id = n.url_id AND m.attempt = n.attempt
 ORDER BY m.url_id, m.generation DESC;
 

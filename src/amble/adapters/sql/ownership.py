@@ -155,8 +155,8 @@ class Ownership:
         manifest = books.execute(_MANIFEST_OF, (url_id, attempt)).fetchone()
         if manifest is None:
             raise RowUnreadable("it was parsed, but no manifest is known")
-        extraction_generation, ref, links, content_kind = manifest
-        return Resumable(lease, fetched, strikes, stored_ref(ref), extraction_generation, links, content_kind)
+        extraction_generation, ref, links, *rest = manifest
+        return Resumable(lease, fetched, strikes, stored_ref(ref), extraction_generation, links, *rest)
 
     def _open(self, row: OpenRow) -> OpenManifest:
         url_id, attempt, generation, ref, cursor, links, depth, hops, origin, path = row

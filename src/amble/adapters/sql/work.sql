@@ -27,7 +27,7 @@ UPDATE manifest SET opened = 1 WHERE url_id = ?1 AND attempt = ?2 AND generation
 UPDATE manifest SET cursor = ?4 WHERE url_id = ?1 AND attempt = ?2 AND generation = ?3 AND cursor = ?5;
 
 -- manifest_of: the latest manifest of one attempt
-SELECT generation, ref, links, content_kind FROM manifest WHERE url_id = ?1 AND attempt = ?2
+SELECT generation, ref, links, content_kind, cursor FROM manifest WHERE url_id = ?1 AND attempt = ?2
 ORDER BY generation DESC LIMIT 1;
 
 -- open_manifests: every manifest with links ahead of its cursor
