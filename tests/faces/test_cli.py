@@ -88,6 +88,12 @@ WRONG: list[tuple[list[str], str]] = [
     (["export"], "there is no crawl here"),
     (["export", "--to", "parquet"], "--to 'parquet' is not accepted: give one of jsonl"),
     (["verify"], "there is no crawl here"),
+    (
+        ["status", "--store", "postgresql://db/x"],
+        "say AMBLE_STORE_URL=URL AMBLE_ARCHIVE_URL=URL before `amble status`",
+    ),
+    (["fleet", "--seeds", "none.txt"], "--seeds none.txt: cannot be read"),
+    (["fleet", "http://a.test/", "--max-time", "soon"], "--max-time 'soon' is not accepted"),
 ]
 
 
@@ -107,6 +113,26 @@ def test_wrong_input_is_one_line_with_the_fix(
     assert said.err.count("\n") == 1, said.err
     assert told in said.err
     assert sorted(here.iterdir()) == before
+
+
+def test_what_may_not_be_read_is_a_matter_of_permissions() -> None:
+    assert cli._hint("Invalid value for '--out': Path 'u1' is not readable", "crawl ") == (
+        "mend its permissions, or name another"
+    )
+
+
+@pytest.mark.parametrize("command", ["crawl", "fleet", "agent", "parse"])
+def test_the_shell_completes_the_names_of_settings(command: str) -> None:
+    asked = {
+        "_AMBLE_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"amble {command} --set fetch.total",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from amble.faces.cli import app; app(prog_name='amble')"],
+        env={**os.environ, **asked}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["fetch.total_s="], done.stderr
 
 
 def test_all_mistakes_of_a_command_line_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.amble_process import run
+from tests.support.amble_process import run, wait_until
 from tests.support.postgres import server_folder
 from tests.web.handle import TestWeb
 from tests.whole import log
+from tests.whole.rig import served
 
 SITES, PAGES = 3, 24
 DELAY_S = 0.05
@@ -94,6 +97,46 @@ def test_a_fleet_that_was_stopped_goes_on_with_the_same_command(tmp_path: Path, 
         entries, truth = log.load(web.log_path), web.truth()
     assert log.coverage(entries, truth).exact
     assert log.spacing(entries, DELAY_S, tolerance_s=0.002) == []
+
+
+def test_an_agent_and_a_worker_that_are_killed_are_started_again(tmp_path: Path, folder: Path) -> None:
+    told = tmp_path / "told.txt"
+    with TestWeb.start(tmp_path, sites=SITES, pages=PAGES * 4) as web:
+        with (
+            told.open("wb") as err,
+            subprocess.Popen(
+                [sys.executable, "-m", "amble", *arguments(web, folder)],
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+            ) as fleet,
+        ):
+            wait_until(lambda: served(web) >= PAGES // 2, 60, "a few requests")
+            for name in (b"agent-1.jsonl", b"parser-1.jsonl"):
+                (number,) = [
+                    pid for pid in members_of(folder) if name in Path(f"/proc/{pid}/cmdline").read_bytes()
+                ]
+                os.kill(number, signal.SIGKILL)
+            assert fleet.wait(150) == 0, told.read_text()
+        web.flush()
+        entries, truth = log.load(web.log_path), web.truth()
+    for name in ("agent-1", "parser-1"):
+        assert f"{name} was killed by signal 9 and is started again in 1 s" in told.read_text()
+    assert log.coverage(entries, truth).missed == []
+    assert members_of(folder) == []
+
+
+def test_a_fleet_begins_at_a_list_and_ends_when_its_time_is_over(tmp_path: Path, folder: Path) -> None:
+    with TestWeb.start(tmp_path, sites=SITES, pages=400) as web:
+        listed = tmp_path / "seeds.txt"
+        listed.write_text("\n".join(web.seeds))
+        words = [word for word in arguments(web, folder) if word not in web.seeds]
+        begun_s = time.monotonic()
+        done = run([*words, "--seeds", str(listed), "--max-time", "6s", "--delay", "0.5"], timeout_s=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert time.monotonic() - begun_s < 60
+        web.flush()
+        hosts = {entry.host for entry in log.load(web.log_path)}
+    assert len(hosts) == SITES
 
 
 def test_a_crawl_of_one_process_is_not_taken_for_a_fleet(folder: Path) -> None:

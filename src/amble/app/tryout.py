@@ -32,6 +32,10 @@ from amble.domain.report import Status
 PARTITIONS_PER_AGENT = 8
 LOOK_EVERY_S = 5.0
 _POLL_S = 0.1
+# A member that died is started again after so long, each time; after the last of these it stays away.
+RESTARTS_S = (1.0, 4.0, 16.0)
+# Ends that another start would not change: done, a mistake in the settings, stopped, not a single page.
+_ENDED = frozenset({0, 2, 10, 11, 13})
 # A worker that was told to stop finishes its page within this.
 STOP_WORKERS_S = 30.0
 # Settings of the server that matter to this load and are safe on any machine.
@@ -51,10 +55,14 @@ class FleetSize:
 
 @dataclass(slots=True)
 class _Member:
-    """One process of the fleet, and where its words go."""
+    """One process of the fleet. `again_s`: when it is started again (monotonic), None while it runs or has ended for good."""
 
     name: str
+    words: Sequence[str]
     process: subprocess.Popen[bytes]
+    starts: int = 1
+    again_s: float | None = None
+    told: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +76,12 @@ class TryOut:
     _agents: list[_Member] = field(default_factory=list)
     _workers: list[_Member] = field(default_factory=list)
     _stops: int = 0
+    _begun_s: float = 0.0
+
+    @property
+    def forced(self) -> bool:
+        """Whether somebody has said stop twice."""
+        return self._stops > 1
 
     def stop(self) -> None:
         """Ask the agents to end: what is under way is finished. Again: all end at once, and lose nothing either."""
@@ -77,7 +91,7 @@ class TryOut:
                 member.process.send_signal(signal.SIGTERM if self._stops == 1 else signal.SIGKILL)
 
     def run(self) -> int:
-        """Until the crawl is done or somebody has said stop. Returns the exit status of the worst agent.
+        """Until the crawl is done or somebody has said stop. Returns the exit status of the worst agent, as `Popen` tells it.
 
         Raises ConfigErrors, CrawlFolderUnusable, StoreUnavailable (no server can be had, with the fix), StoreBroken.
         """
@@ -96,7 +110,7 @@ class TryOut:
             self._watch(reports)
             self._end_all()
             self.tell(reports.status(), 0)
-            return max((member.process.returncode for member in self._agents), default=0)
+            return max((member.process.returncode for member in self._agents), key=abs, default=0)
 
     # -- before ---------------------------------------------------------------------------------------------------
 
@@ -127,22 +141,26 @@ class TryOut:
 
     def _start(self, plan: Plan) -> None:
         config = str(plan.folder / CONFIG_NAME)
+        self._begun_s = time.monotonic()
         for number in range(1, self.size.parsers + 1):
             self._workers.append(
-                self._member(plan, f"parser-{number}", ["parse", "--config", config, "--children", "1"])
+                self._member(f"parser-{number}", ["parse", "--config", config, "--children", "1"])
             )
         for number in range(1, self.size.agents + 1):
             name = f"agent-{number}"
             words = ["agent", "--config", config, "--name", name, "--until-done"]
-            self._agents.append(self._member(plan, name, words))
+            self._agents.append(self._member(name, words))
         if self._stops:
             self.stop()
 
-    def _member(self, plan: Plan, name: str, words: Sequence[str]) -> _Member:
-        run = plan.folder / "run"
+    def _member(self, name: str, words: Sequence[str]) -> _Member:
+        return _Member(name, words, self._process(name, words))
+
+    def _process(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        run = self.plan.folder / "run"
         run.mkdir(exist_ok=True)
         with (run / f"{name}.out").open("ab") as out:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "amble", *words, "--log", str(run / f"{name}.jsonl")],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -150,23 +168,53 @@ class TryOut:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-        return _Member(name, process)
 
     # -- while it runs ----------------------------------------------------------------------------------------------
 
     def _watch(self, reports: PostgresReports) -> None:
-        """Until every agent has ended."""
-        next_s, told = 0.0, set[str]()
-        while alive := [member for member in self._agents if member.process.poll() is None]:
+        """Until every agent has ended for good. One that died is started again, a few times."""
+        next_s = 0.0
+        while True:
             for member in [*self._agents, *self._workers]:
-                code = member.process.poll()
-                if code and member.name not in told and not self._stops:
-                    told.add(member.name)
-                    self.note(f"{member.name} has ended with {code}; see run/{member.name}.out")
+                self._mend(member)
+            alive = sum(member.process.poll() is None for member in self._agents)
+            if not alive and all(member.again_s is None for member in self._agents):
+                return
             if time.monotonic() >= next_s:
                 next_s = time.monotonic() + LOOK_EVERY_S
-                self.tell(reports.status(), len(alive))
+                self.tell(reports.status(), alive)
             time.sleep(_POLL_S)
+
+    def _mend(self, member: _Member) -> None:
+        """Tell of a member that died, and start it again when that is due."""
+        code, now_s = member.process.poll(), time.monotonic()
+        if self._stops:
+            member.again_s = None
+        elif code is None:
+            return
+        elif member.again_s is not None:
+            if now_s >= member.again_s:
+                member.again_s, member.told, member.starts = None, False, member.starts + 1
+                member.process = self._process(member.name, [*member.words, *self._time_left(member)])
+        elif code and not member.told:
+            member.told = True
+            how = f"was killed by signal {-code}" if code < 0 else f"has ended with {code}"
+            again = code not in _ENDED and member.starts <= len(RESTARTS_S)
+            if again:
+                member.again_s = now_s + RESTARTS_S[member.starts - 1]
+            then = (
+                f"is started again in {RESTARTS_S[member.starts - 1]:.0f} s"
+                if again
+                else "is not started again"
+            )
+            self.note(f"{member.name} {how} and {then}; see run/{member.name}.out")
+
+    def _time_left(self, member: _Member) -> list[str]:
+        """For an agent that begins anew: what is left of the time of the run."""
+        most_s = self.plan.config.policy.budget.seconds_max
+        if most_s is None or member in self._workers:
+            return []
+        return ["--set", f"budget.seconds_max={max(1, round(self._begun_s + most_s - time.monotonic()))}s"]
 
     def _end_all(self) -> None:
         """Nothing of the fleet is left when this returns."""

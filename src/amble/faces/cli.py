@@ -17,7 +17,7 @@ import typer
 import amble
 from amble.faces import fleet, inspect, maintain, migrate, parse, simulate, tryout
 from amble.faces import plan as planning
-from amble.faces.options import ShowByDefault, delay_flags
+from amble.faces.options import SetOption, ShowByDefault, delay_flags, listed
 
 if TYPE_CHECKING:
     from amble.app.config import Given
@@ -157,10 +157,7 @@ def crawl(
         Path | None,
         typer.Option("--config", metavar="FILE", help="Settings in the form of amble.toml."),
     ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as fetch.total_s=30; repeatable."),
-    ] = None,
+    assignments: SetOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="JSON lines for programs.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -204,30 +201,13 @@ def crawl(
     if delay is not None:
         flags |= delay_flags(delay)
     wishes = crawl_folder.Wishes(
-        seeds=(*(urls or ()), *_listed(seeds)),
+        seeds=(*(urls or ()), *listed(seeds)),
         out=out,
         config_file=config,
         assignments=tuple(assignments or ()),
         flags=flags,
     )
     return _crawl(wishes, as_json=as_json, quiet=quiet, verbose=verbose)
-
-
-def _listed(source: str | None) -> list[str]:
-    """The URLs of --seeds."""
-    from amble.app import folder as crawl_folder
-    from amble.app.config import complain
-
-    if source is None:
-        return []
-    if source == "-":
-        return crawl_folder.seeds_of(sys.stdin.read())
-    problems: list[str] = []
-    urls = crawl_folder.read_seeds(Path(source), problems)
-    if not urls and not problems:
-        problems.append(f"{source}: no URL in it; write one a line")
-    complain([f"--seeds {problem}" for problem in problems])
-    return urls
 
 
 def _crawl(wishes: Wishes, *, as_json: bool, quiet: bool, verbose: bool) -> int:
@@ -317,8 +297,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = getattr(exc, "format_message", None)
         if message is None:
             return output.fail(exc, as_json=as_json)
-        hint = f"`amble {_command_of(given)}--help` shows what there is"
-        return output.say_error([f"{message().rstrip('.')}; {hint}"], ExitCode.USAGE, as_json=as_json)
+        said = message().rstrip(".")
+        return output.say_error(
+            [f"{said}; {_hint(said, _command_of(given))}"], ExitCode.USAGE, as_json=as_json
+        )
+
+
+def _hint(said: str, command: str) -> str:
+    """What to do about a mistake that the parser of the command line tells."""
+    if said.endswith("is not readable"):
+        return "mend its permissions, or name another"
+    if said.startswith(("No such option: --store", "No such option: --archive")) and command:
+        return (
+            f"say AMBLE_STORE_URL=URL AMBLE_ARCHIVE_URL=URL before `amble {command.strip()}`, "
+            "or name a folder whose amble.toml has store.url and archive.url"
+        )
+    return f"`amble {command}--help` shows what there is"
 
 
 def _flushed(code: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from amble.faces.options import JsonOption
+from amble.faces.options import JsonOption, SetOption
 
 if TYPE_CHECKING:
     from amble.app.agent import Agent
@@ -37,10 +37,6 @@ StoreOption = Annotated[
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings of the fleet, in the form of amble.toml."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as fetch.total_s=30; repeatable."),
 ]
 
 
@@ -159,7 +155,8 @@ def agents(
                 text.count(line.partitions),
             )
         )
-    output.write_lines(_table(rows, right=(2, 3)))
+    if shown:
+        output.write_lines(_table(rows, right=(2, 3)))
     if len(shown) < len(found.agents):
         hidden = text.plural(len(found.agents) - len(shown), "agent")
         output.note(f"{hidden} silent for more than 5 minutes that own nothing: --all shows them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,24 @@ FolderArgument = Annotated[
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="The same, as `amble crawl` calls it."),
+]
+
+
+def setting_names(begun: str) -> list[str]:
+    """For the shell: the settings whose names begin so."""
+    from amble.app.settings import SETTINGS
+
+    return [f"{name}=" for name in SETTINGS if name.startswith(begun)]
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting, such as fetch.total_s=30; repeatable.",
+        autocompletion=setting_names,
+    ),
 ]
 
 
@@ -55,3 +74,20 @@ def delay_flags(text: str) -> dict[str, Given]:
         ),
         "origin.delay_fixed": Given("true", "--delay"),
     }
+
+
+def listed(source: str | None) -> list[str]:
+    """The URLs of --seeds. Raises ConfigErrors."""
+    from amble.app import folder as crawl_folder
+    from amble.app.config import complain
+
+    if source is None:
+        return []
+    if source == "-":
+        return crawl_folder.seeds_of(sys.stdin.read())
+    problems: list[str] = []
+    urls = crawl_folder.read_seeds(Path(source), problems)
+    if not urls and not problems:
+        problems.append(f"{source}: no URL in it; write one a line")
+    complain([f"--seeds {problem}" for problem in problems])
+    return urls

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from amble.faces.options import JsonOption
+from amble.faces.options import JsonOption, setting_names
 
 if TYPE_CHECKING:
     from amble.app.config import CrawlConfig, Given
@@ -30,7 +30,8 @@ def parse(
         Path | None, typer.Option(metavar="FILE", help="Settings of the fleet, as its agents read them.")
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting.", autocompletion=setting_names),
     ] = None,
     until_done: Annotated[
         bool,

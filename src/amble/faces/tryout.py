@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amble.faces.options import JsonOption
+from amble.faces.options import JsonOption, SetOption
 
 
 def fleet(
@@ -26,6 +26,12 @@ def fleet(
     pages: Annotated[
         str | None, typer.Option(metavar="N", help="End after N pages of all agents together, or unlimited.")
     ] = None,
+    max_time: Annotated[
+        str | None, typer.Option(metavar="T", help="End this run after 90s, 15m, 2h.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A list of URLs, one a line; - reads it from standard input.")
+    ] = None,
     contact: Annotated[
         str | None, typer.Option(metavar="URL", help="How a webmaster reaches you; needed for public sites.")
     ] = None,
@@ -37,10 +43,7 @@ def fleet(
         typer.Option("--allow-net", metavar="CIDR", help="Private network that may be contacted."),
     ] = None,
     resolver: Annotated[str | None, typer.Option(metavar="ADDR:PORT", help="Name server to ask.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as fetch.total_s=30; repeatable."),
-    ] = None,
+    assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> int:  # fmt: skip
     """Try a fleet on one machine: agents and parse workers over a PostgreSQL server of their own. The same command goes on.
@@ -51,13 +54,15 @@ def fleet(
     from amble.app.folder import Wishes
     from amble.app.tryout import FleetSize, TryOut, prepared
     from amble.faces import output, tables, text
-    from amble.faces.options import delay_flags
+    from amble.faces.exits import ExitCode
+    from amble.faces.options import delay_flags, listed
 
     flags = {
         name: Given(value, option)
         for name, option, value in (
             ("scope.kind", "--scope", scope),
             ("budget.pages_max", "--pages", pages),
+            ("budget.seconds_max", "--max-time", max_time),
             ("crawl.contact", "--contact", contact),
             ("network.resolver", "--resolver", resolver),
         )
@@ -67,7 +72,9 @@ def fleet(
         flags["network.allow_nets"] = Given(allow_net, "--allow-net", text=False)
     if delay is not None:
         flags |= delay_flags(delay)
-    wishes = Wishes(seeds=tuple(urls or ()), out=out, assignments=tuple(assignments or ()), flags=flags)
+    wishes = Wishes(
+        seeds=(*(urls or ()), *listed(seeds)), out=out, assignments=tuple(assignments or ()), flags=flags
+    )
     size = FleetSize(agents=agents, parsers=parsers)
     plan = prepared(wishes, size)
 
@@ -96,6 +103,8 @@ def fleet(
         "Ctrl-C stops cleanly, the same command goes on"
     )
     code = run.run()
+    if code < 0:
+        code = int(ExitCode.FORCED if run.forced else ExitCode.UNUSABLE)
     if not as_json and last:
         output.write_lines(tables.status_lines(last[0], plan.folder, None))
         note(
