@@ -19,6 +19,7 @@ from amble.domain.frontier import Exclude, OriginEffect, OriginOrder, PutBack, T
 from amble.domain.lifecycle import UrlState
 from amble.domain.report import UrlExplanation
 from amble.domain.robots import RobotsOutcome
+from amble.faces.tables import why_lines
 from tests.contract.frontier_rig import (
     DELAY,
     HOUR,
@@ -272,6 +273,18 @@ async def test_why_tells_an_origin_that_backs_off_from_one_whose_address_is_busy
     other = A + ("/y" if lease.path == "/x" else "/x")
     assert waits(reports.explain(other)) == (Reason.ADDRESS_BUSY, rig.now + HOUR)
     assert reports.status().origins_waiting == {"address_busy": 1}
+
+
+async def test_a_robots_txt_that_fails_again_and_again_is_told_with_how_often(
+    rig: Rig, reports: SqliteReports
+) -> None:
+    await rig.admit(page("/x"))
+    for level in (1, 2):
+        lease = await rig.start(await rig.lease_one())
+        await rig.failed(lease, retry_ms=HOUR, effect=OriginEffect(9, 0, HOUR, level))
+        rig.now += HOUR
+    (told,) = [line for line in why_lines(reports.explain(A + "/x")) if line.startswith("robots.txt")]
+    assert "unreachable so far, tried 2 times; because of" in told
 
 
 @pytest.mark.parametrize(

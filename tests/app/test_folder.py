@@ -196,6 +196,13 @@ def test_a_folder_without_permission_is_told(here: Path) -> None:
         keep(made)
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_settings_that_may_not_be_read_are_a_matter_of_permissions(here: Path) -> None:
+    begun(out=Path("mine"))
+    (here / "mine" / "amble.toml").chmod(0)
+    assert "mend its permissions" in mistakes(Wishes(out=Path("mine")))
+
+
 def test_a_folder_that_cannot_be_made_is_told(here: Path) -> None:
     (here / "file").write_text("x")
     made = plan(Wishes(seeds=(SEED,), out=Path("file/x")), {})

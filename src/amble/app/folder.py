@@ -208,6 +208,8 @@ def _toml_layer(path: Path, problems: list[str]) -> dict[str, Given]:
 def _read(path: Path, problems: list[str]) -> str | None:
     try:
         return path.read_text(encoding="utf-8-sig")
+    except PermissionError as exc:
+        problems.append(f"{path}: cannot be read ({exc.strerror}); mend its permissions")
     except OSError as exc:
         problems.append(f"{path}: cannot be read ({exc.strerror}); name a file that can")
     except UnicodeDecodeError as exc:

@@ -132,7 +132,9 @@ def failed_head() -> str:
 def failed_line(line: UrlLine) -> str:
     """One URL that failed for good; the detail follows in brackets."""
     detail = f"  [{text.safe(text.shortened(line.detail, 100))}]" if line.detail else ""
-    return f"{line.reason or '-':<20} {line.tries:>5}  {text.safe(line.url)}{detail}"
+    # Tries are counted until an answer is there, strikes from then on.
+    tries = max(line.tries, line.strikes, min(line.attempt, 1))
+    return f"{line.reason or '-':<20} {tries:>5}  {text.safe(line.url)}{detail}"
 
 
 # --- why ---------------------------------------------------------------------------------------------------------
@@ -254,6 +256,8 @@ _ROBOTS = {
     RobotsOutcome.STALE_RULES: "unreachable: the last good copy serves",
 }
 
+_UNREACHABLE = (RobotsOutcome.UNREACHABLE, RobotsOutcome.STALE_RULES)
+
 
 def _origin_lines(origin: OriginLine, now_ms: int) -> Iterator[str]:
     facts = [
@@ -278,7 +282,10 @@ def _robots(origin: OriginLine, file: UrlLine | None) -> str:
     """The decision, and where it forbids everything the reason why the file could not be had."""
     outcome = RobotsOutcome(origin.robots_outcome)
     said = _ROBOTS[outcome]
-    if outcome in (RobotsOutcome.UNREACHABLE, RobotsOutcome.STALE_RULES) and file is not None and file.reason:
+    tried = outcome is RobotsOutcome.MISSING and file is not None and file.tries > 0
+    if tried and file is not None:
+        said = f"unreachable so far, tried {'once' if file.tries == 1 else f'{file.tries} times'}"
+    if (tried or outcome in _UNREACHABLE) and file is not None and file.reason:
         said += f"; because of {file.reason}" + (f" ({_detail(file)})" if file.detail else "")
     if origin.robots_fetched_ms:
         said += f"; fetched {text.moment(origin.robots_fetched_ms)}, good until {text.moment(origin.robots_expires_ms)}"
