@@ -21,6 +21,7 @@ from tests.web.sites import table
 from tests.web.web import NEIGHBOURHOOD, Ready, Settings, serve, truth
 
 README = Path(__file__).with_name("README.md")
+CRAWL_SEEDS = 3
 MARK = "<!-- the tables below are written by `python -m tests.web table --write` -->"
 
 
@@ -74,7 +75,8 @@ def tables() -> str:
 
 
 def _crawl_line(ready: Ready) -> str:
-    seeds = " ".join(ready.seeds[:3]) + (f" … ({len(ready.seeds)} in all)" if len(ready.seeds) > 3 else "")
+    """A command that can be pasted: it begins at the first few seeds."""
+    seeds = " ".join(ready.seeds[:CRAWL_SEEDS])
     return f"amble crawl {seeds} --resolver 127.0.0.1:{ready.dns_port} --allow-net {NEIGHBOURHOOD}"
 
 
@@ -88,7 +90,8 @@ def _announce(ready: Ready, fd: int | None) -> None:
     if ready.tls_port:
         print(f"HTTPS on port {ready.tls_port}, authority {ready.ca}")
     print("\n".join(ready.seeds[:20]))
-    print(f"\n  {_crawl_line(ready)}\n\nInterrupt to stop.", flush=True)
+    some = f" (the first {CRAWL_SEEDS} of {len(ready.seeds)} sites)" if len(ready.seeds) > CRAWL_SEEDS else ""
+    print(f"\nCrawl it{some}:\n\n  {_crawl_line(ready)}\n\nInterrupt to stop.", flush=True)
 
 
 class Guest:

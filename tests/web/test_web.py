@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import ssl
@@ -23,7 +24,7 @@ import pytest
 import upa_url
 
 from tests.web import dns
-from tests.web.__main__ import README, tables
+from tests.web.__main__ import README, _crawl_line, tables
 from tests.web.bench import BenchSite
 from tests.web.canary import Canary
 from tests.web.closed import ClosedSet, sizes
@@ -31,6 +32,7 @@ from tests.web.handle import ROOT, TestWeb
 from tests.web.hostile import HOSTILE, hostile_page
 from tests.web.message import Request
 from tests.web.sites import FRAMING, site_classes
+from tests.web.web import Ready
 from tests.whole import log as judge
 
 ATTRIBUTE = re.compile(r'<a(?: rel="([^"]*)")? href="([^"]*)"')
@@ -515,3 +517,10 @@ def test_truth_on_the_command_line_is_json() -> None:
 
 def test_the_readme_lists_every_site_and_name() -> None:
     assert README.read_text().endswith(tables())
+
+
+def test_the_command_that_is_printed_can_be_pasted() -> None:
+    seeds = [f"http://closed-{number:02}.test:1/" for number in range(9)]
+    words = shlex.split(_crawl_line(Ready(port=1, dns_port=2, control_port=3, seeds=seeds)))
+    assert words[:5] == ["amble", "crawl", *seeds[:3]]
+    assert words[5].startswith("--")
