@@ -100,6 +100,11 @@ class Place:
         """Pages with a body in the archive, offered to parse workers."""
         await self.rig.take_over()
         await self.rig.ready(*(page(path) for path in paths))
+        return await self.fetch(*paths, body=body)
+
+    async def fetch(self, *paths: str, body: bytes = HTML) -> list[Lease]:
+        """The same, where robots.txt is known."""
+        await self.rig.admit(*(page(path) for path in paths))
         leases = []
         for _ in paths:
             lease = await self.rig.next_page()
@@ -264,6 +269,57 @@ async def test_a_page_that_kills_its_child_ends_as_parse_failed_and_stops_nobody
     assert (count.parsed, count.lost) == (2, 1)
     states = {lease.path: place.rig.state(lease.key.url_id) for lease in leases}
     assert states == {"/x": UrlState.PARSED, "/bad": UrlState.FAILED, "/y": UrlState.PARSED}
+
+
+async def lost_holders(place: Place, count: int) -> None:
+    """Workers that took everything and went away, one after the other."""
+    for _ in range(count):
+        while await place.rig.adopt(count=99):
+            pass
+        place.rig.now += int(HOLD_S * 1000) + 60_000
+
+
+async def test_lost_workers_do_not_make_one_failure_of_a_child_the_last(place: Place) -> None:
+    (lease,) = await place.fetched("/x")
+    await lost_holders(place, 3)
+    failures = iter([ParseFailure("crashed", "killed from outside"), None])
+    place.readers.before = lambda _: next(failures)
+    assert (await place.worker().run()).parsed == 1
+    assert place.rig.state(lease.key.url_id) == UrlState.PARSED
+
+
+async def test_of_pages_that_are_lost_together_only_the_one_that_ends_its_workers_fails(place: Place) -> None:
+    leases = await place.fetched("/x", "/bad", "/y", "/z")
+    for _ in range(8):
+        worker, ended = place.worker(), asyncio.Event()
+
+        async def parse(task: ParseTask) -> None:
+            if task.url.endswith("/bad"):
+                ended.set()  # noqa: B023
+            await (asyncio.Event().wait() if ended.is_set() else asyncio.sleep(0.01))  # noqa: B023
+
+        place.readers.before = parse
+        running = asyncio.ensure_future(worker.run())
+        await asyncio.wait(
+            {running, asyncio.ensure_future(ended.wait())}, return_when=asyncio.FIRST_COMPLETED
+        )
+        running.cancel()
+        await asyncio.wait({running})
+        place.rig.now += int(HOLD_S * 1000)
+    states = {lease.path: place.rig.state(lease.key.url_id) for lease in leases}
+    assert states == dict.fromkeys(("/x", "/y", "/z"), UrlState.PARSED) | {"/bad": UrlState.FAILED}
+
+
+async def test_a_suspect_is_parsed_with_nothing_else_in_hand(place: Place) -> None:
+    await place.fetched("/x", "/y")
+    await lost_holders(place, 3)
+    await place.fetch("/new", "/newer")
+    place.readers.most = 0
+    seen: list[tuple[str, int]] = []
+    worker = place.worker()
+    place.readers.before = lambda task: seen.append((task.url, len(worker._active)))
+    assert (await worker.run()).parsed == 4
+    assert [in_hand for url, in_hand in seen if url.endswith(("/x", "/y"))] == [1, 1]
 
 
 async def test_a_body_that_the_archive_has_lost_ends_as_parse_failed(place: Place) -> None:

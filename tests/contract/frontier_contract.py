@@ -15,6 +15,7 @@ from amble.domain.decision import Reason
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Validators
 from amble.domain.frontier import (
+    STRIKES_APART,
     Applied,
     Candidate,
     Exclude,
@@ -1348,6 +1349,31 @@ class AdoptContract:
         assert seen == [0, 1, 2]
         assert rig.state(lease.key.url_id) == UrlState.FAILED
         assert rig.row(lease.key.url_id, "reason") == "parse_failed"
+
+    async def test_a_page_that_may_have_ended_its_holders_is_adopted_alone(self, rig: Rig) -> None:
+        """What was only in the same hands is then not in the hands that end with it."""
+        await self.waiting(rig, "/x", "/y", "/z")
+        for _ in range(STRIKES_APART):
+            assert len(await rig.adopt()) == 3
+            rig.now += HOLD
+        alone = [await rig.adopt() for _ in range(4)]
+        assert [[one.strikes for one in found] for found in alone] == [[STRIKES_APART]] * 3 + [[]]
+        assert len({found[0].lease.url for found in alone[:3]}) == 3
+
+    async def test_one_that_comes_alone_keeps_nobody_waiting(self, rig: Rig) -> None:
+        await self.waiting(rig, "/old")
+        for _ in range(STRIKES_APART):
+            assert len(await rig.adopt()) == 1
+            rig.now += HOLD
+        await rig.admit(page("/fresh"))
+        fresh = await rig.next_page()
+        rig.now += DELAY
+        await rig.offered(fresh)
+        assert [one.strikes for one in await rig.adopt()] == [STRIKES_APART]
+        assert [one.lease.url for one in await rig.adopt()] == [fresh.url]
+        rig.now += HOLD
+        both = [await rig.adopt(), await rig.adopt()]
+        assert sorted(one.strikes for (one,) in both) == [1, STRIKES_APART + 1]
 
     async def test_strikes_of_the_parser_and_of_holders_add_up(self, rig: Rig) -> None:
         await self.waiting(rig, "/x")

@@ -21,6 +21,7 @@ from amble.adapters.sql.sqlite import SqliteStore
 from amble.domain.attempt import Lease, LeaseKey, UrlKind
 from amble.domain.fetched import BodyRef
 from amble.domain.frontier import (
+    STRIKES_APART,
     AdmitBatch,
     AdoptAsk,
     Applied,
@@ -341,7 +342,11 @@ class FrontierMachine(RuleBasedStateMachine):
             known.lease.url: known for _, known in self.held(state) if known.lease and known.hold <= self.now
         }
         found = self.one(m.Adopt(AdoptAsk(int(state), 7, count, hold_ms)))
-        assert len(found) == min(count, len(free))
+        if state == R:
+            assert len(found) == min(count, len(free))
+        else:  # some come alone
+            assert min(1, len(free)) <= len(found) <= min(count, len(free))
+            assert len(found) == 1 or all(work.strikes < STRIKES_APART for work in found)
         for work in found:
             known = free.pop(work.lease.url)
             self._forget(known)

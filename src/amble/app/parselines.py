@@ -1,7 +1,8 @@
 """Parse workers at work: adopt what was fetched, parse it, hand it over; as many pages at once as children have work.
 
 Knows ports and stages only; `app/parsing.py` chooses the adapters. Nothing is lost when this process dies: what it held
-is adopted by others when the hold lapses. A page that ends its worker time and again ends as parse_failed by itself.
+is adopted by others when the hold lapses. A page that ends its worker time and again is parsed with nothing else in hand,
+and ends as parse_failed by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 from amble.domain.attempt import UrlKind
 from amble.domain.decision import Reason
 from amble.domain.errors import AmbleError, OperationRefused, StoreUnavailable
-from amble.domain.frontier import AdoptAsk, Applied, ParseStrike, RecordParsed, Resumable
+from amble.domain.frontier import STRIKES_APART, AdoptAsk, Applied, ParseStrike, RecordParsed, Resumable
 from amble.domain.lifecycle import UrlState
 from amble.ports import Clock, Telemetry
 from amble.stages.health import Health
@@ -37,6 +38,11 @@ ADOPT_GRACE_S = 1.0
 # A page is in hand for seconds; whoever holds one for so long has gone away.
 HOLD_S = 120.0
 STORE_RETRY_S = 0.5
+
+
+def _is_suspect(work: Resumable) -> bool:
+    """See AdoptAsk: it may be what ended those that held it before."""
+    return work.strikes >= STRIKES_APART
 
 
 class Rows(Protocol):
@@ -117,10 +123,12 @@ class ParseLines:
         while not self._stop.is_set():
             room = self.children * PAGES_PER_CHILD - len(self._active)
             found = await self._adopt(room) if room > 0 and not self.health.blocked else []
-            for work in found:
-                task = crew.create_task(self._carry(work), name=work.lease.url)
-                self._active.add(task)
-                task.add_done_callback(self._active.discard)
+            for work in sorted(found, key=_is_suspect):
+                if _is_suspect(work):
+                    await self._empty_hands()
+                self._start(crew, work)
+                if _is_suspect(work):
+                    await self._empty_hands()
             self.pace(len(self._active))
             if found or self._active:
                 self._worked_s = self.clock.monotonic_s()
@@ -130,6 +138,16 @@ class ParseLines:
             more = 0 < room <= len(found) or room <= 0
             idle_s = IDLE_S_FIRST if found else min(IDLE_S_MAX, idle_s * 2)
             await self._rest(idle_s, until_room=more)
+
+    def _start(self, crew: asyncio.TaskGroup, work: Resumable) -> None:
+        task = crew.create_task(self._carry(work), name=work.lease.url)
+        self._active.add(task)
+        task.add_done_callback(self._active.discard)
+
+    async def _empty_hands(self) -> None:
+        """Until nothing is in hand, or somebody says stop: then what was adopted shares the time that is left."""
+        while self._active and not self._stop.is_set():
+            await self._rest(self.hold_s, until_room=True)
 
     def _is_done(self) -> bool:
         return not self.health.blocked and self.clock.monotonic_s() - self._worked_s >= self.done_after_s

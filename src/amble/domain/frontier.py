@@ -7,6 +7,7 @@ All times are the store's clock in milliseconds; callers hand over durations, ne
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -330,14 +331,20 @@ class TakeoverAsk(Struct, frozen=True, array_like=True):
     resume: bool = True
 
 
+# A page with so many strikes is suspected of ending whoever holds it: see AdoptAsk.
+STRIKES_APART: Final = 3
+
+
 class AdoptAsk(Struct, frozen=True, array_like=True):
     """Take up to `count` rows in `state` (FETCHED or PARSED) that nobody holds, under a new token held for `hold_ms`.
 
     A parse worker asks for FETCHED pages of any partition: `partition` None. The owner of a partition asks for PARSED
     rows that parse workers handed over, under its `epoch`. `kinds`: only these kinds (attempt.UrlKind); empty: all.
 
-    A FETCHED row that a holder let lapse comes with one strike more; with `strikes_adopted_max` (StoreSettings) of
-    them it ends as parse_failed instead. One that was never held since it was fetched comes without.
+    A FETCHED row that a holder let lapse comes with one strike more, since perhaps it has ended that holder. One that
+    was never held since it was fetched comes without. From STRIKES_APART on it comes alone in a reply, and is to be
+    parsed with nothing else in hand: a page that lapses then does so by itself, not through its neighbours. With
+    `strikes_adopted_max` (StoreSettings) of them it ends as parse_failed instead.
     """
 
     state: int

@@ -222,7 +222,7 @@ class StoredBody(Struct, frozen=True):
         """Nothing to let go of."""
 
 
-async def stored_source(tools: Extraction, lease: Lease, fetched: Fetched, strikes: int = 0) -> Source | None:
+async def stored_source(tools: Extraction, lease: Lease, fetched: Fetched) -> Source | None:
     """The stored body; None when the archive has lost it, which ends the URL as parse_failed with that reason."""
     assert fetched.body_ref is not None, "FETCHED is never committed without a body reference"
     try:
@@ -241,7 +241,6 @@ async def stored_source(tools: Extraction, lease: Lease, fetched: Fetched, strik
         head=head,
         body=StoredBody(record.payload, fetched.digest or b""),
         record_id=record.record_id,
-        strikes=strikes,
     )
 
 
@@ -342,7 +341,7 @@ class Handover(Struct, frozen=True, kw_only=True):
 
     async def run(self, work: Resumable) -> Applied:
         """Parse what was fetched; STALE when it was lost to somebody else, or ended as parse_failed."""
-        source = await stored_source(self.extraction, work.lease, work.fetched, work.strikes)
+        source = await stored_source(self.extraction, work.lease, work.fetched)
         if source is None:
             return Applied.STALE
         extracted = await self.extraction.extract(source)

@@ -55,8 +55,12 @@ class Extraction(Struct, frozen=True, kw_only=True):
     limits: ParseLimits
 
     async def extract(self, source: Source) -> Extracted | None:
-        """Parse and store the manifest; None when the page ended as parse_failed or the lease was lost."""
-        strikes = source.strikes
+        """Parse and store the manifest; None when the page ended as parse_failed or the lease was lost.
+
+        It ends so when it has failed `strikes_max` times under this one holder.
+        """
+        # Those of earlier holders do not count here: they may have gone away without any doing of this page.
+        strikes = 0
         while True:
             outcome = await self._parse(source)
             if isinstance(outcome, Parsed):

@@ -17,7 +17,6 @@ class Source(Struct, frozen=True, kw_only=True):
     head: bytes
     body: ReplayableBody
     record_id: str  # of the record that holds the body
-    strikes: int = 0
 
     @property
     def status(self) -> int:

@@ -14,7 +14,7 @@ from amble.adapters.sql.ownership import RowUnreadable, stored_answer, stored_re
 from amble.domain.attempt import Lease, LeaseKey, UrlKind
 from amble.domain.errors import OperationRefused
 from amble.domain.fetched import BodyRef, Fetched
-from amble.domain.frontier import AdoptAsk, OpenManifest, Resumable, Takeover, TakeoverAsk
+from amble.domain.frontier import STRIKES_APART, AdoptAsk, OpenManifest, Resumable, Takeover, TakeoverAsk
 from amble.domain.lifecycle import UrlState
 from amble.domain.manifest import ManifestKey
 
@@ -67,8 +67,8 @@ def adopt(books: Books, ask: AdoptAsk, rows: list[tuple[int, UrlRow]], stored: S
     """See ports.Frontier.adopt. `rows`: (partition, row) of what nobody holds.
 
     A FETCHED row whose last holder let its hold lapse has perhaps ended that holder: it gets a strike, and with too
-    many of them it ends as parse_failed instead of ending one parse worker after the other. A row that was offered,
-    or handed over, gets none.
+    many of them it ends as parse_failed instead of ending one parse worker after the other; before that it is adopted
+    alone, so that others do not end with it. A row that was offered, or handed over, gets none.
     """
     if ask.partition is not None and not books.is_current(ask.partition, ask.epoch):
         return []
@@ -76,7 +76,11 @@ def adopt(books: Books, ask: AdoptAsk, rows: list[tuple[int, UrlRow]], stored: S
     for partition, row in rows:
         if row.state != ask.state or row.expires_at is None or row.expires_at > books.now:
             continue  # an earlier call of this transaction took it
-        if row.state == _FETCHED and row.worker is not None:
+        lapsed = row.state == _FETCHED and row.worker is not None
+        apart = row.state == _FETCHED and row.strikes + lapsed >= STRIKES_APART
+        if apart and found:
+            continue
+        if lapsed:
             row.strikes += 1
             row.changed |= FLIGHT
             if row.strikes >= books.settings.strikes_adopted_max:
@@ -84,6 +88,8 @@ def adopt(books: Books, ask: AdoptAsk, rows: list[tuple[int, UrlRow]], stored: S
                 continue
         row.hold(books.token(TOKEN_BYTES), ask.worker, books.now + ask.hold_ms)
         found += _readable(books, partition, row, stored)
+        if apart and found:
+            break
     return found
 
 

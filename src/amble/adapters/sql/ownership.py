@@ -16,7 +16,15 @@ from amble.adapters.sql.statements import load
 from amble.domain.attempt import Lease, LeaseKey
 from amble.domain.errors import StoreBroken
 from amble.domain.fetched import BodyRef, Fetched
-from amble.domain.frontier import AdoptAsk, OpenManifest, ParseStrike, Resumable, Takeover, TakeoverAsk
+from amble.domain.frontier import (
+    STRIKES_APART,
+    AdoptAsk,
+    OpenManifest,
+    ParseStrike,
+    Resumable,
+    Takeover,
+    TakeoverAsk,
+)
 from amble.domain.lifecycle import UrlState
 from amble.domain.manifest import ManifestKey
 
@@ -99,26 +107,35 @@ class Ownership:
         """See ports.Frontier.adopt.
 
         A FETCHED row whose last holder let its hold lapse has perhaps ended that holder: it gets a strike, and with
-        too many of them it ends as parse_failed instead of ending one parse worker after the other. A row that was
-        offered, or handed over, gets none.
+        too many of them it ends as parse_failed instead of ending one parse worker after the other; before that it is
+        adopted alone, so that others do not end with it. A row that was offered, or handed over, gets none.
         """
         books = self._books
         if ask.partition is not None and not books.is_current(ask.partition, ask.epoch):
             return []
         kinds = sum(1 << kind for kind in ask.kinds) if ask.kinds else -1
         rows = books.execute(_ADOPTABLE, (ask.state, books.now, ask.count, kinds)).fetchall()
-        return [found for row in rows if (found := self._adopt(row, ask)) is not None]
+        found: list[Resumable] = []
+        for row in rows:
+            strikes = row[9] + (row[1] == _FETCHED and row[12] is not None)
+            apart = row[1] == _FETCHED and strikes >= STRIKES_APART
+            if apart and found:
+                continue
+            adopted = self._adopt(row, ask, strikes)
+            found += [] if adopted is None else [adopted]
+            if apart and found:
+                break
+        return found
 
-    def _adopt(self, row: AdoptableRow, ask: AdoptAsk) -> Resumable | None:
+    def _adopt(self, row: AdoptableRow, ask: AdoptAsk, strikes: int) -> Resumable | None:
         books = self._books
         url_id, state, attempt, *_ = row
-        strikes, last_token, last_holder = row[9], row[11], row[12]
-        if state == _FETCHED and last_holder is not None:
-            strikes += 1
-            if strikes >= books.settings.strikes_adopted_max:
-                key = LeaseKey(url_id, attempt, last_token, books.settings.partition)
-                self._recording.parse_strike(ParseStrike(key, "whoever parsed it went away", final=True))
-                return None
+        last_token, last_holder = row[11], row[12]
+        lapsed = state == _FETCHED and last_holder is not None
+        if lapsed and strikes >= books.settings.strikes_adopted_max:
+            key = LeaseKey(url_id, attempt, last_token, books.settings.partition)
+            self._recording.parse_strike(ParseStrike(key, "whoever parsed it went away", final=True))
+            return None
         token, hold_until = books.token(TOKEN_BYTES), books.now + ask.hold_ms
         books.execute(_ADOPT, (url_id, token, ask.worker, hold_until, strikes))
         return self._readable((*row[:9], strikes, row[10]), token, hold_until)
