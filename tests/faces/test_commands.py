@@ -214,6 +214,10 @@ def test_a_damaged_frontier_is_told_with_the_way_on(
     with (copy / "frontier.db").open("r+b") as file:
         file.seek(garbage_from)
         file.write(random.Random(1).randbytes(4096 * 20))
+    crawled_on = here("crawl", "--out", str(copy), "--pages", "unlimited", "--quiet")
+    assert crawled_on.code == ExitCode.UNUSABLE, crawled_on.err
+    assert "bring the folder back from a copy" in crawled_on.out + crawled_on.err
+    assert "go on" not in crawled_on.out
     told = here("verify", str(copy))
     assert told.code == ExitCode.FOUND
     assert "bring the folder back from a copy, or begin another" in told.out

@@ -125,7 +125,8 @@ class SqliteCheck(SqliteReports):
                 lines = [
                     line for verdict in found for line in verdict.splitlines() if not line.startswith("***")
                 ]
-                yield from (f"the frontier file is damaged: {line}" for line in lines)
+                more = f", and {len(lines) - SAMPLES} places more" if len(lines) > SAMPLES else ""
+                yield f"the frontier file is damaged: {'; '.join(lines[:SAMPLES])}{more}"
                 raise StoreBroken("the frontier file is damaged, and what else it says cannot be relied on")
             yield from _rows(self._database)
             yield from _tallies(self._database)

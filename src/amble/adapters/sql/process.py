@@ -91,11 +91,15 @@ class StoreProcess(StoreWire):
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
         try:
             await hear_ready(reader)
-        except BaseException:
+            return cls(reader, writer, process, open_reader(path, driver=driver), linger_s=linger_s)
+        except BaseException as error:
             writer.close()
             await process.wait()
-            raise
-        return cls(reader, writer, process, open_reader(path, driver=driver), linger_s=linger_s)
+            # A damaged page may be met by the first read only.
+            trouble = trouble_of(error)
+            if trouble is None:
+                raise
+            raise trouble from error
 
     @property
     def pid(self) -> int:
