@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Glob(Struct, frozen=True):
+class Glob(Struct, frozen=True, gc=False):
     """`first`, then each of `middle` in order, then `last` at the very end (None: the end is free)."""
 
     first: str

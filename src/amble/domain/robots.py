@@ -7,7 +7,10 @@ whatever the wildcards; and doubt closes, never opens: only an answer that says 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from enum import IntEnum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -41,6 +44,8 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 # are here because a rule can name them literally only in their encoded form (RFC 9309 2.2.3).
 _ENCODED = {ord(char): f"%{ord(char):02X}" for char in "\"'<>\\^`{|} *$"}
 _TO_ENCODE = re.compile(r"[\"'<>\\^`{|} *$]")
+# Patterns of which no part between stars has anything to decode or to encode.
+_PLAIN = re.compile(r"[^%\"'<>\\^`{|} $]*\$?")
 
 
 def _decoded(match: re.Match[str]) -> str:
@@ -57,7 +62,7 @@ def _comparable(text: str) -> str:
     return text
 
 
-class _Wild(Struct, frozen=True):
+class _Wild(Struct, frozen=True, gc=False):
     """A rule with a star; `length` counts the octets of its pattern, `text` is the pattern as written."""
 
     length: int
@@ -70,9 +75,96 @@ def _escapes_unreserved(pattern: str) -> bool:
     return any(chr(int(match[1], 16)) in _UNRESERVED for match in _TRIPLET.finditer(pattern))
 
 
+def _literal(pattern: str) -> _Wild:
+    """An Allow that opens only what is written as it is."""
+    anchored = pattern.endswith("$")
+    parts = [_as_written(part) for part in (pattern[:-1] if anchored else pattern).split("*")]
+    length = len("*".join(map(_comparable, parts))) + anchored
+    return _Wild(length, True, pattern, glob_of(parts, anchored=anchored))
+
+
 def _as_written(text: str) -> str:
     """Escapes kept, only their hex digits in one case."""
     return _TRIPLET.sub(lambda match: match[0].upper(), text) if "%" in text else text
+
+
+# Fewer rules than this are looked at one after the other: to find out which of them may match costs more.
+_SIFTED_MIN = 48
+# Lengths of the texts by which rules are found; each that is used costs one pass over the path. By length of a piece.
+_GRAM_OF = (0, 1, 2, 2, 4, 4, 4, 4, 8)
+_PREFIX_CHARS_MAX = 32
+# Pieces of one pattern that are considered for that; the others are checked when the rule is tried.
+_PIECES_MAX = 4
+
+
+def _grams(glob: Glob) -> list[str]:
+    """Texts that whatever `glob` matches contains: the ends of its pieces between stars."""
+    found = []
+    for piece in (glob.last, *glob.middle[:_PIECES_MAX]):
+        if piece:
+            size = _GRAM_OF[min(len(piece), 8)]
+            found.append(piece[:size])
+            if len(piece) > size:
+                found.append(piece[-size:])
+    return found
+
+
+class _Sieve:
+    """Rules with stars, the one that wins first, and which of them are worth a try for a path.
+
+    Each rule is kept under one text: that by which a match begins, or one that a match contains, whichever the fewest
+    rules share. Matching stays the business of Glob.
+    """
+
+    __slots__ = ("_beginning", "_containing", "_next", "_rules")
+
+    def __init__(self, rules: list[_Wild]) -> None:
+        """`rules` in the order in which they win."""
+        self._rules = rules
+        # By length, then by text: the first rule that is kept there. `_next` has the one after each, or -1.
+        self._beginning: dict[int, dict[str, int]] = {}
+        self._containing: dict[int, dict[str, int]] = {}
+        self._next = [-1] * len(rules)
+        if len(rules) >= _SIFTED_MIN:
+            self._sort_in([rule.glob for rule in rules])
+
+    def _sort_in(self, globs: list[Glob]) -> None:
+        prefixes = [glob.first[:_PREFIX_CHARS_MAX] for glob in globs]
+        grams = [_grams(glob) for glob in globs]
+        beginning, containing = Counter(prefixes), Counter(chain.from_iterable(grams))
+        for rank in range(len(globs) - 1, -1, -1):
+            text, places = prefixes[rank], self._beginning
+            fewest = beginning[text]
+            for gram in grams[rank]:
+                if containing[gram] < fewest:
+                    text, places, fewest = gram, self._containing, containing[gram]
+            place = places.setdefault(len(text), {})
+            self._next[rank] = place.get(text, -1)
+            place[text] = rank
+
+    def first(self, path: str, length: int, *, allow: bool) -> _Wild | None:
+        """The first rule that matches `path` and wins over another of this length, if there is one."""
+        for rule in self._worth_a_try(path):
+            if (rule.length, rule.allow) <= (length, allow):
+                return None
+            if rule.glob.matches(path):
+                return rule
+        return None
+
+    def _worth_a_try(self, path: str) -> Iterable[_Wild]:
+        if len(self._rules) < _SIFTED_MIN:
+            return self._rules
+        heads = [texts[path[:size]] for size, texts in self._beginning.items() if path[:size] in texts]
+        for size, texts in self._containing.items():
+            inside = {path[at : at + size] for at in range(len(path) - size + 1)}
+            heads += [texts[text] for text in texts.keys() & inside]
+        ranks: list[int] = []
+        for rank in heads:
+            while rank >= 0:
+                ranks.append(rank)
+                rank = self._next[rank]
+        ranks.sort()
+        return map(self._rules.__getitem__, ranks)
 
 
 class RuleSet:
@@ -87,19 +179,22 @@ class RuleSet:
     def __init__(self, rules: RobotsRules) -> None:
         self._plain: dict[str, tuple[bool, str]] = {}
         self._exact: dict[str, tuple[int, bool, str]] = {}
-        self._literal: list[_Wild] = []
+        literal: list[_Wild] = []
         wild: dict[str, _Wild] = {}
         for allow, pattern in rules.rules:
             if allow and _escapes_unreserved(pattern):
-                self._add_literal(pattern)
+                literal.append(_literal(pattern))
             else:
                 self._add(allow, pattern, wild)
         self._lengths = sorted({len(prefix) for prefix in self._plain}, reverse=True)
-        self._wild = sorted(wild.values(), key=lambda rule: (-rule.length, not rule.allow))
+        self._wild = _Sieve(sorted(wild.values(), key=lambda rule: (-rule.length, not rule.allow)))
+        self._literal = _Sieve(sorted(literal, key=lambda rule: -rule.length)) if literal else None
 
     def _add(self, allow: bool, pattern: str, wild: dict[str, _Wild]) -> None:  # noqa: FBT001
         anchored = pattern.endswith("$")
-        stars = [_comparable(part) for part in (pattern[:-1] if anchored else pattern).split("*")]
+        stars = (pattern[:-1] if anchored else pattern).split("*")
+        if _PLAIN.fullmatch(pattern) is None:
+            stars = [_comparable(part) for part in stars]
         normal = "*".join(stars)
         length = len(normal) + anchored
         if len(stars) == 1 and not anchored:
@@ -112,12 +207,6 @@ class RuleSet:
             key = f"{normal}$" if anchored else normal
             if allow or key not in wild:
                 wild[key] = _Wild(length, allow, pattern, glob_of(stars, anchored=anchored))
-
-    def _add_literal(self, pattern: str) -> None:
-        anchored = pattern.endswith("$")
-        parts = [_as_written(part) for part in (pattern[:-1] if anchored else pattern).split("*")]
-        length = len("*".join(map(_comparable, parts))) + anchored
-        self._literal.append(_Wild(length, True, pattern, glob_of(parts, anchored=anchored)))
 
     def allows(self, path: str) -> tuple[bool, str]:
         """(allowed, the pattern that decided; "" where none matches) for the path and query of a canonical URL.
@@ -132,21 +221,17 @@ class RuleSet:
         exact = self._exact.get(path)
         if exact is not None and (exact[0], exact[1]) > (length, allowed):
             length, allowed, text = exact
-        for rule in self._wild:
-            if (rule.length, rule.allow) <= (length, allowed):
-                break
-            if rule.glob.matches(path):
-                length, allowed, text = rule.length, rule.allow, rule.text
-                break
+        rule = self._wild.first(path, length, allow=allowed)
+        if rule is not None:
+            length, allowed, text = rule.length, rule.allow, rule.text
         return self._opened(written, length) or (allowed, text)
 
     def _opened(self, written: str, length: int) -> tuple[bool, str] | None:
         """The literal Allow that is at least as long as what decided so far, if one matches the path as written."""
-        if not self._literal:
+        if self._literal is None:
             return None
-        written = _as_written(written)
-        matching = [rule for rule in self._literal if rule.length >= length and rule.glob.matches(written)]
-        return (True, max(matching, key=lambda rule: rule.length).text) if matching else None
+        rule = self._literal.first(_as_written(written), length, allow=False)
+        return None if rule is None else (True, rule.text)
 
     def _longest_plain(self, path: str) -> tuple[int, bool, str]:
         for length in self._lengths:

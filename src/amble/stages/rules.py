@@ -14,7 +14,7 @@ from amble.formats import manifest_json
 from amble.ports import Archive
 
 SETS_MAX = 10_000
-# A compiled rule takes about 250 bytes, and one file may have 30,000 of them.
+# A compiled rule takes up to 350 bytes, and one file may have 40,000 of them.
 RULES_MAX = 200_000
 
 
