@@ -297,6 +297,15 @@ def test_the_summary_names_the_fix_of_a_trouble(trouble: dict[str, bool], told: 
     assert ("go on" in said) is goes_on
 
 
+def test_a_run_too_short_for_any_answer_says_so() -> None:
+    early = CrawlResult(reason=EndReason.TIME_BUDGET, queued=4)
+    assert "no answer came in this time: give it longer" in summary(early, ExitCode.NOTHING)
+    known = CrawlResult(
+        reason=EndReason.TIME_BUDGET, queued=4, trouble="dns_unavailable: no nameserver answers"
+    )
+    assert "no answer came" not in summary(known, ExitCode.NOTHING)
+
+
 def test_a_crawl_without_a_page_is_not_called_finished() -> None:
     result = CrawlResult(
         reason=EndReason.FINISHED, failed=1, failures=(ReasonCount(reason="dns_not_found", count=1),)

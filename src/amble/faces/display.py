@@ -277,6 +277,10 @@ class Summary:
                 rows.append((name, _because(number, counts, self._most)))
         if result.trouble:
             rows.append(("trouble", text.safe(result.trouble)))
+        elif result.reason.value == "time_budget" and not (result.pages or result.failed or result.excluded):
+            rows.append(
+                ("waited", "no answer came in this time: give it longer; `amble doctor` asks the name server")
+            )
         return rows + self._places(result)
 
     def _pages(self, result: CrawlResult) -> str:
