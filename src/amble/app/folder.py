@@ -122,17 +122,16 @@ def refuse_elsewhere(made: Plan) -> None:
             f"{made.folder}: this crawl was moved to {_first_line(moved) or 'a database'} and goes on there with "
             f"`amble agent`; to crawl it here all the same, asking the same sites twice, remove {moved}"
         )
-    store = made.values[_STORE_URL]
-    if not store.value:
-        return
     if (made.folder / OWN_SERVER).is_dir():
         raise CrawlFolderUnusable(
             f"{made.folder}: this is the crawl of a fleet; go on with `amble fleet --out {made.folder}`"
         )
-    raise CrawlFolderUnusable(
-        f"store.url ({store.source}) names a database, and `amble crawl` keeps its frontier in its folder: "
-        f"crawl over the database with `amble agent --config {made.folder / CONFIG_NAME}`, or take store.url away"
-    )
+    store = made.values[_STORE_URL]
+    if store.value:
+        raise CrawlFolderUnusable(
+            f"store.url ({store.source}) names a database, and `amble crawl` keeps its frontier in its folder: "
+            f"crawl over the database with `amble agent --out {made.folder}`, or take store.url away"
+        )
 
 
 def _first_line(path: Path) -> str:
