@@ -256,7 +256,7 @@ MISTAKES = (
         in_source(
             ownership.Ownership,
             "take_over",
-            "[self._resume(row) for row in left]",
+            "[found for row in left if (found := self._resume(row)) is not None]",
             "[]",
         ),
     ),
