@@ -25,15 +25,14 @@ from amble.app.config import CrawlConfig, scope_of
 from amble.app.crawl import Crawl, Parts
 from amble.app.layout import Folder
 from amble.app.progress import Progress
+from amble.app.seeding import Seeder
 from amble.app.storefiles import Stores, open_one
 from amble.app.wiring import Rules, Tools, wire_line
 from amble.domain.decision import Reason
 from amble.domain.errors import CrawlFolderBusy
-from amble.domain.frontier import Verdict as Admission
 from amble.domain.url import host_of
 from amble.formats.extraction import ExtractionSettings
 from amble.ports import Clock, Telemetry
-from amble.stages.admit import UrlGate
 from amble.stages.health import Health
 
 # FETCHED pages that may wait for a parser, for each child, before dispatch slows down.
@@ -142,7 +141,7 @@ async def _open(config: CrawlConfig, folder: Folder, stack: contextlib.AsyncExit
             clock=clock,
             telemetry=log,
             takeover=stores.takeover,
-            seed=Seeder(line.url_gate, config.seeds, log).admit,
+            seed=Seeder(line.url_gate, config, log, stores.seeds).admit,
             read_status=lambda: asyncio.to_thread(stores.read_status),
             publish=None,
             on_status=_StatusFile(folder.status).write,
@@ -219,26 +218,6 @@ def warcinfo(config: CrawlConfig) -> dict[str, str]:
         "http-header-user-agent": config.user_agent,
     }
     return fields | ({"operator": config.contact} if config.contact else {})
-
-
-class Seeder:
-    """Admits the seeds of the configuration; known ones change nothing."""
-
-    def __init__(self, gate: UrlGate, seeds: tuple[str, ...], log: Telemetry) -> None:
-        self._gate, self._seeds, self._log = gate, seeds, log
-
-    async def admit(self) -> int:
-        """How many seeds were admitted now, or passed on to the partition where they belong."""
-        outcomes = await self._gate.admit_seeds(self._seeds)
-        for outcome in outcomes:
-            if outcome.rejected is not None:
-                self._log.event(
-                    "seed.rejected",
-                    seed=outcome.given,
-                    reason=outcome.rejected.reason.value,
-                    detail=outcome.rejected.detail,
-                )
-        return sum(outcome.verdict in (Admission.ADMITTED, Admission.FORWARDED) for outcome in outcomes)
 
 
 class _StatusFile:

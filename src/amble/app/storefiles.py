@@ -19,6 +19,7 @@ from amble.adapters.sql.reports import SqliteReports
 from amble.adapters.sql.settings import StoreSettings
 from amble.app.crawl import Chore
 from amble.app.layout import Folder
+from amble.app.seeding import SeedMemory
 from amble.domain.errors import StoreUnavailable
 from amble.domain.frontier import Takeover, TakeoverAsk
 from amble.domain.report import Status
@@ -42,6 +43,8 @@ class Stores(Struct, frozen=True, kw_only=True):
     pace: Callable[[int], None]
     # Given the scheduler's `kick`: what carries links between files.
     chores: Callable[[Callable[[], None]], Sequence[Chore]] = lambda _: ()
+    # None with several files: what becomes of a seed that is passed on from one to another is not told.
+    seeds: SeedMemory | None = None
 
 
 async def open_one(
@@ -71,7 +74,26 @@ async def open_one(
         partition_of=None,
         abandon=store.abandon,
         pace=store.pace,
+        seeds=FileMemory(store, reports),
     )
+
+
+class FileMemory(Struct, frozen=True):
+    """Which seeds were admitted, kept in the only file of a crawl."""
+
+    store: StoreProcess
+    reports: SqliteReports
+
+    def read(self) -> bytes | None:
+        """See SeedMemory."""
+        try:
+            return self.reports.seeded()
+        except StoreUnavailable:
+            return None
+
+    async def keep(self, value: bytes) -> None:
+        """See SeedMemory."""
+        await self.store.keep_seeded(value)
 
 
 async def start_store(

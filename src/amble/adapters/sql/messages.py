@@ -167,6 +167,12 @@ class FindNear(Operation, tag=22, frozen=True, array_like=True):
     value: int
 
 
+class KeepSeeded(Operation, tag=23, frozen=True, array_like=True):
+    """keep_seeded"""
+
+    value: bytes
+
+
 AnyOperation = (
     TakeOver
     | Admit
@@ -190,6 +196,7 @@ AnyOperation = (
     | DropParcels
     | Visit
     | FindNear
+    | KeepSeeded
 )
 
 

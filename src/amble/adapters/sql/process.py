@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from amble.adapters.sql.connection import DRIVER, Database, Driver, open_reader, trouble_of
-from amble.adapters.sql.messages import OpenStore
+from amble.adapters.sql.messages import KeepSeeded, OpenStore
 from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.settings import StoreSettings
 from amble.adapters.sql.sieve import Sieve
@@ -141,6 +141,10 @@ class StoreProcess(StoreWire):
             if trouble_of(error) is None:
                 raise
             return await super().find_near(fingerprint)
+
+    async def keep_seeded(self, value: bytes) -> None:
+        """Remember which seeds were admitted; SqliteReports.seeded tells. Raises StoreUnavailable, StoreBroken."""
+        await self._call(KeepSeeded(value))
 
     async def close(self) -> None:
         """See ports.Frontier.close. While the file cannot be written this waits for at most a minute.

@@ -28,6 +28,9 @@ SELECT min(wake_at) FROM origin INDEXED BY origin_wake WHERE wake_at IS NOT NULL
 -- path_key: the key of this store's path hash
 SELECT value FROM meta WHERE name = 'path_key';
 
+-- seeded: which seeds were admitted, in the words of whoever did
+SELECT value FROM meta WHERE name = 'seeded';
+
 -- url_by_id: one URL
 SELECT :url_columns FROM url AS u JOIN origin AS o ON o.id = u.id >> 36 WHERE u.id = ?1;
 

@@ -322,6 +322,12 @@ class SqliteReports(StoreReports):
             self.crawl = hashlib.sha256(b"crawl" + key).hexdigest()[:32]
             self._clock = StoreClock(self._database, now_ms=now_ms)
 
+    def seeded(self) -> bytes | None:
+        """What StoreProcess.keep_seeded was given last."""
+        with self._reading():
+            row = self._one("seeded")
+        return None if row is None else bytes(row[0])
+
     def close(self) -> None:
         """Let go of the file."""
         if self._own:

@@ -35,6 +35,7 @@ from amble.adapters.sql.messages import (
     KeepFailed,
     KeepFetched,
     KeepParsed,
+    KeepSeeded,
     Leave,
     Operation,
     Parcels,
@@ -54,9 +55,11 @@ from amble.adapters.sql.ownership import Ownership
 from amble.adapters.sql.recording import Recording
 from amble.adapters.sql.settings import StoreSettings
 from amble.domain.errors import StoreBroken, StoreUnavailable
+from amble.domain.frontier import Applied
 
 _GET_META = "SELECT value FROM meta WHERE name = ?1"
 _SET_META = "INSERT INTO meta(name, value) VALUES (?1, ?2)"
+_SET_SEEDED = "INSERT OR REPLACE INTO meta(name, value) VALUES ('seeded', ?1)"
 
 # The write-ahead log is folded into the file at this length (64 Ki pages) even if the store is never quiet. Shorter
 # logs stall more often and write more, longer ones stall for longer.
@@ -151,7 +154,12 @@ class SqliteStore:
             Deliver: inbox.deliver,
             DropParcels: outbox.drop_parcels,
             Visit: gatekeeping.visit,
+            KeepSeeded: self._keep_seeded,
         }
+
+    def _keep_seeded(self, value: bytes) -> Applied:
+        self.database.execute(_SET_SEEDED, (value,))
+        return Applied.APPLIED
 
     def apply(self, operations: Sequence[AnyOperation]) -> list[Any]:
         """Apply in order, in one transaction; one reply per operation, durable.
