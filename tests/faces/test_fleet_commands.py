@@ -256,3 +256,6 @@ async def test_an_agent_that_is_long_silent_and_owns_nothing_is_listed_when_all_
     shown, told = await asyncio.to_thread(listed)
     assert (shown, "--all" in told) == (["owns"], True)
     assert (await asyncio.to_thread(listed, "--all"))[0] == ["killed", "owns"]
+    await s.rows(dsn, "DELETE FROM agent WHERE name = 'owns'")
+    _, out, told = await asyncio.to_thread(said, capsys, "agents", "--store", dsn)
+    assert (out, "1 agent silent" in told) == ("", True)
