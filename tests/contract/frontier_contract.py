@@ -521,6 +521,19 @@ class ReserveContract:
         assert (await rig.reserve(lease)).outcome == ReserveOutcome.GRANTED
         assert await self.refused(rig, lease, ReserveOutcome.NOT_YET) == until + DELAY
 
+    async def test_a_request_that_was_made_counts_for_the_spacing_though_its_url_is_put_back(
+        self, rig: Rig
+    ) -> None:
+        lease = await self.leased(rig)
+        assert (await rig.reserve(lease)).outcome == ReserveOutcome.GRANTED
+        rig.now += 3_000  # the grant was heard late, the request took 500 ms
+        effect = OriginEffect(duration_ms=500, delay_ms=DELAY, rest_ms=0, backoff_level=0)
+        await rig.frontier.put_back(PutBack(lease.key, "local_limit", "", 0, effect=effect))
+        until = rig.now - 500 + DELAY
+        assert (await rig.lease()).next_wake_ms == until
+        rig.now = until
+        assert (await rig.reserve(await rig.lease_one())).outcome == ReserveOutcome.GRANTED
+
     async def test_a_crawl_delay_counts_from_the_request_that_brought_it(self, rig: Rig) -> None:
         """The robots.txt was asked for under a shorter delay, since nobody knew of the longer one yet."""
         await rig.take_over()
@@ -1276,6 +1289,28 @@ class TakeoverContract:
         assert (await rig.crash()).now_ms == START
         rig.now += 2 * HOUR
         assert (await rig.lease()).now_ms == START + HOUR
+
+    async def test_a_page_whose_parser_fails_in_every_life_of_its_owner_ends_by_itself(
+        self, rig: Rig
+    ) -> None:
+        """Each life gives it all its tries: one that ends the owner before they are over would come back for ever."""
+        await rig.take_over()
+        await rig.ready(page("/bad"), page("/x"))
+        leases: dict[str, Lease] = {}
+        for _ in range(2):
+            lease = await rig.next_page()
+            leases[lease.path] = lease
+            await rig.fetched(lease)
+            rig.now += DELAY
+        lives = 0
+        while "/bad" in (left := {one.lease.path: one for one in (await rig.take_over()).resumables}):
+            await rig.frontier.parse_strike(ParseStrike(left["/bad"].lease.key, "memory", final=False))
+            lives += 1
+            assert lives < 10
+        assert lives == StoreSettings().strikes_adopted_max
+        assert rig.state(leases["/bad"].key.url_id) == UrlState.FAILED
+        assert rig.row(leases["/bad"].key.url_id, "reason") == "parse_failed"
+        assert list(left) == ["/x"], "restarts alone end nothing"
 
 
 class AdoptContract:

@@ -386,7 +386,7 @@ MISTAKES = (
         in_source(
             journey.Dispatch,
             "run",
-            "await asyncio.shield(self.recorder.put_back(lease, Reason.STOPPING))",
+            "await asyncio.shield(self.recorder.put_back(lease, Reason.STOPPING, asked_ms=asked_ms))",
             "pass",
         ),
         seed=32,

@@ -649,6 +649,40 @@ async def test_a_body_that_this_machine_cannot_keep_costs_no_try(
     assert line.states()["/large"] == "complete"
 
 
+@pytest.mark.parametrize("how", ["the body cannot be kept", "the crawl is stopped"])
+async def test_a_request_whose_page_is_put_back_counts_for_the_spacing_from_when_it_was_made(
+    site: tuple[Site, str], lines: Lines, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    site[0].answers["/"] = reply("200 OK", b"x" * 3_000_000, "Content-Type: text/plain")
+    line = await lines.next_life()
+    lease = await home_leased(line, site[1])
+    transport, made_ms = line.fetcher.transport, []
+    fetch = transport.fetch
+
+    async def fetch_late(permit: Permit, ask: Ask) -> Reply | FetchFailure:
+        line.time.now_ms += 700  # from the reservation until the request is made
+        made_ms.append(line.time.now_ms)
+        if how == "the crawl is stopped":
+            raise asyncio.CancelledError
+        return await fetch(permit, ask)
+
+    monkeypatch.setattr(transport, "fetch", fetch_late)
+    in_the_way = lines.folder / "a-file-in-the-way"
+    in_the_way.write_bytes(b"")
+    monkeypatch.setattr(transport, "_spool_dir", in_the_way)
+    if how == "the crawl is stopped":
+        with pytest.raises(asyncio.CancelledError):
+            await line.dispatch.run(lease)
+    else:
+        await line.dispatch.run(lease)
+    assert line.states()["/"] == "pending"
+    (next_start, last_fetch_ms) = line.store.database.execute(
+        "SELECT next_start, last_fetch_ms FROM origin"
+    ).fetchone()
+    assert next_start == made_ms[0] - last_fetch_ms + POLICY.origin.spacing_ms
+    assert last_fetch_ms < 600, "or the test shows nothing"
+
+
 # -- ownership of a partition that comes to an end ------------------------------------------------------------------------
 
 

@@ -105,7 +105,8 @@ def judge(
     pages = [entry for entry in entries if truth["urls"][entry.url]["outcome"] != "robots"]
     allowed = {url: 1 + n for url, n in (again or {}).items()}
     assert log.duplicates(pages, allowed=allowed) == []
-    assert log.spacing(entries, delay_s, tolerance_s=0.003) == []
+    too_soon = log.spacing(entries, delay_s, tolerance_s=0.003)
+    assert not too_soon, "; ".join(too_soon)
     assert log.concurrency(entries, 1) == []
     assert log.robots_first(entries) == []
     if verify:

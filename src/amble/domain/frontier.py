@@ -207,13 +207,17 @@ class RecordFailed(Struct, frozen=True, array_like=True):
 
 
 class PutBack(Struct, frozen=True, array_like=True):
-    """LEASED to PENDING without costing a try. `delay_ms`: not due before that much later. `rest_ms`: as OriginEffect."""
+    """LEASED to PENDING without costing a try. `delay_ms`: not due before that much later. `rest_ms`: as OriginEffect.
+
+    `effect`: what a request taught that was made all the same; its spacing counts from there.
+    """
 
     key: LeaseKey
     reason: str
     detail: str
     delay_ms: int
     rest_ms: int = 0
+    effect: OriginEffect | None = None
 
 
 class Exclude(Struct, frozen=True, array_like=True):

@@ -52,14 +52,17 @@ class Dispatch(Struct, frozen=True, kw_only=True):
 
     async def run(self, lease: Lease) -> Source | None:
         """One attempt. Cancelled before an answer came, it puts the URL back."""
+        asked_s: list[float] = []
         try:
-            return await self._attempt(lease)
+            return await self._attempt(lease, asked_s)
         except asyncio.CancelledError:
+            asked_ms = int((self.gate.clock.monotonic_s() - asked_s[-1]) * 1000) if asked_s else None
             # Shielded: the put-back must reach the store even though this task is going down.
-            await asyncio.shield(self.recorder.put_back(lease, Reason.STOPPING))
+            await asyncio.shield(self.recorder.put_back(lease, Reason.STOPPING, asked_ms=asked_ms))
             raise
 
-    async def _attempt(self, lease: Lease) -> Source | None:
+    async def _attempt(self, lease: Lease, asked_s: list[float]) -> Source | None:
+        """`asked_s`: when requests were made, for whoever must end the attempt."""
         answer = await self.gate.ask(lease)
         exchanges: list[Exchange] = []
         while True:
@@ -67,6 +70,7 @@ class Dispatch(Struct, frozen=True, kw_only=True):
                 await self._no_permit(lease, answer, exchanges)
                 return None
             started_s, since_s = self.gate.clock.wall_s(), self.gate.clock.monotonic_s()
+            asked_s.append(since_s)
             try:
                 outcome = await self.fetcher.fetch(lease, answer)
             finally:
@@ -93,7 +97,11 @@ class Dispatch(Struct, frozen=True, kw_only=True):
         elif failure.category is Category.LOCAL_LIMIT:
             # Our own shortage, not the site's fault: no try is counted, and the next one waits for room.
             self.recorder.telemetry.event("dispatch.local_limit", url=lease.url, detail=failure.detail)
-            await self.recorder.put_back(lease, Reason.LOCAL_LIMIT, failure.detail, LOCAL_RETRY_MS)
+            # The body may be what could not be kept: the request was made then, and counts for the spacing.
+            asked_ms = failure.timings.total_ms
+            await self.recorder.put_back(
+                lease, Reason.LOCAL_LIMIT, failure.detail, LOCAL_RETRY_MS, asked_ms=asked_ms
+            )
         else:
             await self.recorder.fail(lease, failure)
 

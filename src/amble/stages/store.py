@@ -98,9 +98,16 @@ class Recorder(Struct, frozen=True, kw_only=True):
         return await self.put_back(lease, refusal.reason, refusal.detail, refusal.retry_in_ms, rest_ms)
 
     async def put_back(
-        self, lease: Lease, reason: Reason, detail: str = "", delay_ms: int = 0, rest_ms: int = 0
+        self,
+        lease: Lease,
+        reason: Reason,
+        detail: str = "",
+        delay_ms: int = 0,
+        rest_ms: int = 0,
+        *,
+        asked_ms: int | None = None,
     ) -> Applied:
-        """Back to the queue; no try is counted."""
+        """Back to the queue; no try is counted. `asked_ms`: how long a request took that was made all the same."""
         return await self.frontier.put_back(
             PutBack(
                 key=lease.key,
@@ -108,7 +115,15 @@ class Recorder(Struct, frozen=True, kw_only=True):
                 detail=detail[:DETAIL_CHARS_MAX],
                 delay_ms=delay_ms,
                 rest_ms=rest_ms,
+                effect=None if asked_ms is None else self._spaced(lease, asked_ms),
             )
+        )
+
+    def _spaced(self, lease: Lease, duration_ms: int) -> OriginEffect:
+        """Of a request that says nothing about its site but when it was made: a reservation is a little earlier."""
+        delay_ms = self._delay_ms(lease, duration_ms)
+        return OriginEffect(
+            duration_ms=duration_ms, delay_ms=delay_ms, rest_ms=0, backoff_level=lease.facts.backoff_level
         )
 
     async def fail(
@@ -209,14 +224,17 @@ class Recorder(Struct, frozen=True, kw_only=True):
         )
         if category is None and retry_after:
             rest_ms = max(rest_ms, min(retry_after, self.policy.origin.retry_after_cap_ms))
-        delay_ms = effective_delay_ms(
-            self.policy.origin,
-            spacing_ms=facts.spacing_ms,
-            crawl_delay_ms=facts.robots.crawl_delay_ms,
-            last_fetch_ms=timings.total_ms,
-        )
+        delay_ms = self._delay_ms(lease, timings.total_ms)
         return OriginEffect(
             duration_ms=timings.total_ms, delay_ms=delay_ms, rest_ms=rest_ms, backoff_level=level
+        )
+
+    def _delay_ms(self, lease: Lease, duration_ms: int) -> int:
+        return effective_delay_ms(
+            self.policy.origin,
+            spacing_ms=lease.facts.spacing_ms,
+            crawl_delay_ms=lease.facts.robots.crawl_delay_ms,
+            last_fetch_ms=duration_ms,
         )
 
     async def _original_of(self, lease: Lease, reply: Reply) -> tuple[BodyRef | None, warc.Original | None]:

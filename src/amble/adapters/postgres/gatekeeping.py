@@ -133,7 +133,7 @@ def put_back(books: Books, item: PutBack) -> Applied:
     if item.reason == Reason.ROBOTS_MISSING:
         # What the decision refers to is not there any more: only a new one helps.
         origin.robots_expires_at = min(origin.robots_expires_at, books.now)
-    release(books, row, None, item.rest_ms)
+    release(books, row, item.effect, item.rest_ms)
     books.move(origin.partition, row.state, _PUT_BACK)
     _requeue(row, _PUT_BACK, books.now + item.delay_ms)
     row.explain(item.reason, plain(item.detail), books.now)

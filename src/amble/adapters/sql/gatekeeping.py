@@ -176,7 +176,7 @@ class Gatekeeping:
             # What the decision refers to is not there any more: only a new one helps.
             origin = books.ledger.by_id(key.url_id >> SLOT_BITS)
             origin.robots_expires_at = min(origin.robots_expires_at, books.now)
-        self._holding.release(key, held, None, item.rest_ms)
+        self._holding.release(key, held, item.effect, item.rest_ms)
         books.tally.move(held.state, target(UrlEvent.PUT_BACK))
         books.tally.add(f"put_back.{item.reason}")
         books.decide(key.url_id, item.reason, item.detail)
