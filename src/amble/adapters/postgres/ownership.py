@@ -10,7 +10,7 @@ from amble.adapters.postgres.books import TOKEN_BYTES, Books
 from amble.adapters.postgres.gatekeeping import requeue_leased
 from amble.adapters.postgres.recording import fail_parse
 from amble.adapters.postgres.rows import FLIGHT, UrlRow
-from amble.adapters.sql.ownership import RowUnreadable, stored_answer, stored_ref
+from amble.adapters.sql.ownership import STRUCK_OUT, RowUnreadable, stored_answer, stored_ref
 from amble.domain.attempt import Lease, LeaseKey, UrlKind
 from amble.domain.errors import OperationRefused
 from amble.domain.fetched import BodyRef, Fetched
@@ -52,6 +52,10 @@ def take_over(
             row.worker = None
             row.hold_until(min(books.now, row.expires_at or 0))
         elif row.state == _PARSED or (row.state == _FETCHED and (ask.resume or row.kind == _ROBOTS)):
+            if row.state == _FETCHED and row.strikes >= books.settings.strikes_adopted_max:
+                # Every life of the agent gives it its tries anew, and perhaps has ended with it before they were over.
+                fail_parse(books, row, partition, STRUCK_OUT)
+                continue
             row.hold(books.token(TOKEN_BYTES), row.worker, books.now + books.settings.resume_hold_ms)
             resumables += _readable(books, partition, row, stored)
     return Takeover(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Final
 
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
@@ -44,6 +45,9 @@ _LEASED_ROWS, _RESUMABLE, _RESUMABLE_ROBOTS, _RETOKEN, _OFFER_PARSED, _ADOPTABLE
 )
 _MANIFEST_OF, _OPEN_MANIFESTS = _WORK["manifest_of"], _WORK["open_manifests"]
 _FETCHED, _PARSED = int(UrlState.FETCHED), int(UrlState.PARSED)
+
+# Why a page ends that no life of its owner could parse to the end.
+STRUCK_OUT: Final = "its parser failed too often, and its owner went away before it was parsed"
 
 # id, state, attempt, path, kind, depth, hops, tries, generation, strikes, answer: one row of `resumable`.
 ResumableRow = tuple[int, int, int, str, int, int, int, int, int, int, bytes]
@@ -96,11 +100,16 @@ class Ownership:
         )
 
     def _resume(self, row: ResumableRow) -> Resumable | None:
-        """A row that the new owner holds from now on; None: it cannot be read, and has ended."""
+        """A row that the new owner holds from now on; None: it has ended: it cannot be read, or has too many strikes."""
         books = self._books
         token = books.token(TOKEN_BYTES)
         hold_until = books.now + books.settings.resume_hold_ms
         books.execute(_RETOKEN, (row[0], token, hold_until))
+        if row[1] == _FETCHED and row[9] >= books.settings.strikes_adopted_max:
+            # Every life of the agent gives it its tries anew, and perhaps has ended with it before they were over.
+            key = LeaseKey(row[0], row[2], token, books.settings.partition)
+            self._recording.parse_strike(ParseStrike(key, STRUCK_OUT, final=True))
+            return None
         return self._readable(row, token, hold_until)
 
     def adopt(self, ask: AdoptAsk) -> list[Resumable]:
