@@ -55,7 +55,10 @@ class FleetSize:
 
 @dataclass(slots=True)
 class _Member:
-    """One process of the fleet. `again_s`: when it is started again (monotonic), None while it runs or has ended for good."""
+    """One process of the fleet. `again_s`: when it is started again (monotonic), None while it runs or has ended for good.
+
+    `asked`: how often the process was told to stop.
+    """
 
     name: str
     words: Sequence[str]
@@ -63,6 +66,7 @@ class _Member:
     starts: int = 1
     again_s: float | None = None
     told: bool = False
+    asked: int = 0
 
 
 @dataclass(slots=True)
@@ -79,6 +83,11 @@ class TryOut:
     _begun_s: float = 0.0
 
     @property
+    def stopped(self) -> bool:
+        """Whether somebody has said stop."""
+        return self._stops > 0
+
+    @property
     def forced(self) -> bool:
         """Whether somebody has said stop twice."""
         return self._stops > 1
@@ -86,8 +95,13 @@ class TryOut:
     def stop(self) -> None:
         """Ask the agents to end: what is under way is finished. Again: all end at once, and lose nothing either."""
         self._stops += 1
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Tell each process of a stop once, since a second signal is a stop at once; also one begun meanwhile."""
         for member in [*self._agents, *(self._workers if self._stops > 1 else [])]:
-            if member.process.poll() is None:
+            if member.asked < self._stops and member.process.poll() is None:
+                member.asked = self._stops
                 member.process.send_signal(signal.SIGTERM if self._stops == 1 else signal.SIGKILL)
 
     def run(self) -> int:
@@ -150,8 +164,7 @@ class TryOut:
             name = f"agent-{number}"
             words = ["agent", "--config", config, "--name", name, "--until-done"]
             self._agents.append(self._member(name, words))
-        if self._stops:
-            self.stop()
+        self._pass_on()
 
     def _member(self, name: str, words: Sequence[str]) -> _Member:
         return _Member(name, words, self._process(name, words))
@@ -196,6 +209,9 @@ class TryOut:
             if now_s >= member.again_s:
                 member.again_s, member.told, member.starts = None, False, member.starts + 1
                 member.process = self._process(member.name, [*member.words, *self._time_left(member)])
+                member.asked = 0
+                # A signal may have come while that began.
+                self._pass_on()
         elif code and not member.told:
             member.told = True
             how = f"was killed by signal {-code}" if code < 0 else f"has ended with {code}"

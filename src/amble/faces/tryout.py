@@ -104,7 +104,9 @@ def fleet(
     )
     code = run.run()
     if code < 0:
-        code = int(ExitCode.FORCED if run.forced else ExitCode.UNUSABLE)
+        # An agent that is told to stop before it has begun is ended by the signal itself, with nothing in hand.
+        asked = ExitCode.STOPPED if run.stopped and code == -signal.SIGTERM else ExitCode.UNUSABLE
+        code = int(ExitCode.FORCED if run.forced else asked)
     if not as_json and last:
         output.write_lines(tables.status_lines(last[0], plan.folder, None))
         note(
