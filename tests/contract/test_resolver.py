@@ -332,6 +332,15 @@ async def test_the_end_does_not_hide_what_was_wrong_with_the_nameserver(make: Ma
     assert after.detail == before.detail == "no nameserver answers"
 
 
+async def test_the_end_does_not_blame_a_nameserver_that_answered(make: Make, server: DnsResponder) -> None:
+    resolver = make(server.address)
+    assert isinstance(await resolver.resolve("four.test"), Resolved)
+    await resolver.close()
+    after = await resolver.resolve("silent.test")
+    assert isinstance(after, ResolveFailure)
+    assert after.detail == "the resolver is closed"
+
+
 @pytest.mark.parametrize("good", [(), ("127.0.0.1",), ("127.0.0.1:5353", "[::1]:53", "::1")])
 async def test_nameservers_are_addresses_with_or_without_port(make: Make, good: tuple[str, ...]) -> None:
     make(*good)

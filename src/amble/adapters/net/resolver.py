@@ -84,6 +84,10 @@ class _Answer:
     code: int = _NO_DATA
 
 
+# The end of a lookup that no nameserver is to blame for.
+_CLOSED = "the resolver is closed"
+
+
 class DnsResolver:
     """Resolves over c-ares. Implements `ports.Resolver`. Use it from one event loop and `close` it there.
 
@@ -114,7 +118,7 @@ class DnsResolver:
         self._hearing: asyncio.Task[bool] | None = None
         self._heard_s = -math.inf
         self._closed = False
-        # What callers are told who are left without an answer at the end: the last word on a silent nameserver.
+        # What callers are told who are left without an answer at the end: the last word on the nameserver.
         self._silence = "no nameserver has answered yet"
 
     async def resolve(self, host: str) -> Resolved | ResolveFailure:
@@ -187,10 +191,11 @@ class DnsResolver:
             ttl_s = min(max(shortest_s, self._limits.ttl_s_min), self._limits.ttl_s_max)
             entry = _Entry(tuple(addresses[: self._limits.addresses_max]), now_s + ttl_s)
             self._witnesses.served(name)
+            self._silence = _CLOSED
         else:
             failure, ttl_s = await self._explain(name, answers)
-            if failure.unavailable:
-                self._silence = failure.detail
+            # A nameserver that answers again is not blamed for what ends with the resolver.
+            self._silence = failure.detail if failure.unavailable else _CLOSED
             entry = _Entry(failure, self._clock.monotonic_s() + ttl_s)
         self._remember(name, entry)
         return entry
