@@ -24,6 +24,21 @@ class Finding:
     fix: str = ""
 
 
+def good(name: str, detail: str) -> Finding:
+    """All is well."""
+    return Finding(name=name, verdict=Verdict.GOOD, detail=detail)
+
+
+def note(name: str, detail: str, fix: str) -> Finding:
+    """It works, but could be better."""
+    return Finding(name=name, verdict=Verdict.NOTE, detail=detail, fix=fix)
+
+
+def problem(name: str, detail: str, fix: str) -> Finding:
+    """A crawl would fail or be unsafe."""
+    return Finding(name=name, verdict=Verdict.PROBLEM, detail=detail, fix=fix)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
     """What one export wrote. `documents` in this run, `position` of the last publication that the target now holds."""

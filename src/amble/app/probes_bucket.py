@@ -10,7 +10,7 @@ import uuid
 
 from amble.adapters.archive.objects_open import open_bucket
 from amble.adapters.archive.objects_store import Bucket, ObjectTrouble, StoreTimes
-from amble.app.findings import Finding, Verdict
+from amble.app.findings import Finding, good, note, problem
 from amble.domain.errors import ConfigErrors
 
 FOLDER = "doctor"
@@ -25,7 +25,7 @@ def bucket(url: str) -> list[Finding]:
     try:
         opened = open_bucket(url, times=_TIMES)
     except ConfigErrors as error:
-        return [_bad("bucket", "; ".join(error.problems), "mend archive.url or the AWS_ variables")]
+        return [problem("bucket", "; ".join(error.problems), "mend archive.url or the AWS_ variables")]
     key = f"{FOLDER}/{uuid.uuid4().hex}"
     began_s = time.time()
     try:
@@ -36,12 +36,14 @@ def bucket(url: str) -> list[Finding]:
             if trouble.refused
             else "mend the network, the endpoint or the clock of this machine"
         )
-        return [_bad("bucket", f"{opened.place}: nothing can be put there: {trouble}", fix)]
-    findings = [_good("bucket", f"{opened.place} answers and takes objects")]
+        return [problem("bucket", f"{opened.place}: nothing can be put there: {trouble}", fix)]
+    findings = [good("bucket", f"{opened.place} answers and takes objects")]
     try:
         findings += [_condition(opened, key), _range(opened, key), _clock(opened, key, began_s)]
     except ObjectTrouble as trouble:
-        findings.append(_bad("bucket: reading", str(trouble), "let these credentials get and list objects"))
+        findings.append(
+            problem("bucket: reading", str(trouble), "let these credentials get and list objects")
+        )
     return [*findings, _delete(opened, key)]
 
 
@@ -51,35 +53,37 @@ def _condition(opened: Bucket, key: str) -> Finding:
     try:
         twice = opened.create_now(key, SECOND)
     except ObjectTrouble as trouble:
-        return _bad(name, f"a put with a condition fails: {trouble}", fix)
+        return problem(name, f"a put with a condition fails: {trouble}", fix)
     if twice:
-        return _bad(name, "an object was put over another in spite of the condition", fix)
-    return _good(name, "an object that exists is not put again")
+        return problem(name, "an object was put over another in spite of the condition", fix)
+    return good(name, "an object that exists is not put again")
 
 
 def _range(opened: Bucket, key: str) -> Finding:
     part = opened.range_now(key, 6, 6)
     # What a second put has done to it is told elsewhere.
     if part in (FIRST[6:12], SECOND[6:12]):
-        return _good("bucket: ranges", "a part of an object can be read")
+        return good("bucket: ranges", "a part of an object can be read")
     told = "nothing" if part is None else f"{len(part)} bytes, not those"
-    return _bad("bucket: ranges", f"6 bytes were asked for, it gave {told}", "use a store that knows Range")
+    return problem(
+        "bucket: ranges", f"6 bytes were asked for, it gave {told}", "use a store that knows Range"
+    )
 
 
 def _clock(opened: Bucket, key: str, began_s: float) -> Finding:
     name = "bucket: clock"
     seen = next((item for item in opened.list_now(FOLDER) if item.key.endswith(key)), None)
     if seen is None:
-        return _bad(name, "an object that was put is not listed", "use a store whose listings are consistent")
+        return problem(
+            name, "an object that was put is not listed", "use a store whose listings are consistent"
+        )
     now_s = time.time()
     # A second, because stores tell whole ones.
     apart_s = max(began_s - 1 - seen.modified_s, seen.modified_s - now_s - 1, 0.0)
     detail = f"{apart_s:.0f} s apart from this machine"
     if apart_s > CLOCKS_APART_MAX_S:
-        return _note(
-            name, detail, "let both follow a time server: requests are refused when it is 15 minutes"
-        )
-    return _good(name, detail)
+        return note(name, detail, "let both follow a time server: requests are refused when it is 15 minutes")
+    return good(name, detail)
 
 
 def _delete(opened: Bucket, key: str) -> Finding:
@@ -88,21 +92,9 @@ def _delete(opened: Bucket, key: str) -> Finding:
         opened.delete_now(key)
         left = opened.size_now(key)
     except ObjectTrouble as trouble:
-        return _note(
+        return note(
             name, f"{key} could not be deleted: {trouble}", "only `amble gc` needs it: allow s3:DeleteObject"
         )
     if left is not None:
-        return _note(name, f"{key} is there after it was deleted", "`amble gc` would free no room")
-    return _good(name, "an object can be deleted")
-
-
-def _good(name: str, detail: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.GOOD, detail=detail)
-
-
-def _note(name: str, detail: str, fix: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.NOTE, detail=detail, fix=fix)
-
-
-def _bad(name: str, detail: str, fix: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.PROBLEM, detail=detail, fix=fix)
+        return note(name, f"{key} is there after it was deleted", "`amble gc` would free no room")
+    return good(name, "an object can be deleted")

@@ -15,7 +15,7 @@ import asyncpg
 from amble.adapters.postgres.connection import connect, describe
 from amble.adapters.postgres.migrations import check
 from amble.adapters.postgres.placement import check_server, servers_of
-from amble.app.findings import Finding, Verdict
+from amble.app.findings import Finding, good, note, problem
 from amble.domain.errors import StoreBroken, StoreUnavailable, StoreUnfit
 
 VERSIONS: Final = (15, 18)
@@ -64,11 +64,13 @@ async def _one(number: int, dsn: str, servers: int) -> list[Finding]:
             finally:
                 connection.terminate()
     except StoreUnavailable as error:
-        return [_bad(name, str(error), "start it, or mend host, port and network of store.url")]
+        return [problem(name, str(error), "start it, or mend host, port and network of store.url")]
     except StoreBroken as error:
-        return [_bad(name, str(error), "mend store.url or the user it names")]
+        return [problem(name, str(error), "mend store.url or the user it names")]
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        return [_bad(name, f"it ended in the middle: {describe(error)}", "look into the log of the server")]
+        return [
+            problem(name, f"it ended in the middle: {describe(error)}", "look into the log of the server")
+        ]
 
 
 async def _look(connection: Any, name: str, number: int) -> list[Finding]:
@@ -90,10 +92,10 @@ def _version(name: str, facts: Any) -> Finding:
     major = facts["version"] // 10_000
     detail = f"it answers; PostgreSQL {facts['named']}"
     if major < VERSIONS[0]:
-        return _bad(name, detail, f"upgrade it: {VERSIONS[0]} to {VERSIONS[1]} are supported")
+        return problem(name, detail, f"upgrade it: {VERSIONS[0]} to {VERSIONS[1]} are supported")
     if major > VERSIONS[1]:
-        return _note(name, f"{detail}, newer than amble was tried with", f"{VERSIONS[1]} is the newest known")
-    return _good(name, detail)
+        return note(name, f"{detail}, newer than amble was tried with", f"{VERSIONS[1]} is the newest known")
+    return good(name, detail)
 
 
 async def _schema(connection: Any, name: str, number: int) -> Finding:
@@ -101,12 +103,12 @@ async def _schema(connection: Any, name: str, number: int) -> Finding:
         await check(connection)
         await check_server(connection, number, None)
     except StoreUnfit as error:
-        return _bad(f"{name}: schema", str(error), "amble store init")
+        return problem(f"{name}: schema", str(error), "amble store init")
     except StoreBroken as error:
-        return _bad(f"{name}: schema", str(error), "keep the servers of store.url in their order")
+        return problem(f"{name}: schema", str(error), "keep the servers of store.url in their order")
     except asyncpg.InsufficientPrivilegeError as error:
-        return _bad(f"{name}: schema", describe(error), "let the user of store.url own the tables")
-    return _good(f"{name}: schema", "it is the one of this version")
+        return problem(f"{name}: schema", describe(error), "let the user of store.url own the tables")
+    return good(f"{name}: schema", "it is the one of this version")
 
 
 async def _rights(connection: Any, name: str, who: str) -> Finding:
@@ -114,11 +116,11 @@ async def _rights(connection: Any, name: str, who: str) -> Finding:
     lacking = await connection.fetchval(_LACKING)
     if lacking:
         fix = f"make {who} the owner of the tables, or GRANT ALL ON ALL TABLES IN SCHEMA public TO {who}"
-        return _bad(name, f"{who} may not read and write {lacking} of the tables", fix)
+        return problem(name, f"{who} may not read and write {lacking} of the tables", fix)
     if not await connection.fetchval(_MAY_MAKE):
         fix = f"for `amble store init`: GRANT CREATE ON SCHEMA public TO {who}"
-        return _note(name, f"{who} may work, and may not prepare or upgrade the database", fix)
-    return _good(name, f"{who} may prepare it and work with it")
+        return note(name, f"{who} may work, and may not prepare or upgrade the database", fix)
+    return good(name, f"{who} may prepare it and work with it")
 
 
 def _durability(name: str, facts: Any) -> Iterator[Finding]:
@@ -127,29 +129,29 @@ def _durability(name: str, facts: Any) -> Iterator[Finding]:
         word for word, key in (("fsync", "fsync"), ("full_page_writes", "full_pages")) if facts[key] == "off"
     ]
     if off:
-        yield _bad(
+        yield problem(
             durable, f"{' and '.join(off)} off: a power cut may ruin the database", f"set {off[0]} = on"
         )
     elif facts["commit"] == "off":
-        yield _bad(
+        yield problem(
             durable,
             "synchronous_commit is off: a crash loses what was acknowledged",
             "set synchronous_commit = on for this database or user",
         )
     else:
-        yield _good(
+        yield good(
             durable, f"they are on disk when they are acknowledged (synchronous_commit {facts['commit']})"
         )
     standby, names = f"{name}: standby", facts["standbys"]
     if not names:
         told = "a standby follows, but no commit waits for it" if facts["streaming"] else "there is none"
-        yield _note(standby, f"{told}: the disk of this server is the only place", "see high-availability.md")
+        yield note(standby, f"{told}: the disk of this server is the only place", "see high-availability.md")
     elif facts["commit"] == "local":
-        yield _bad(
+        yield problem(
             standby, "synchronous_commit is local: no commit waits for it", "set synchronous_commit = on"
         )
     else:
-        yield _good(standby, f"commits wait for {names}")
+        yield good(standby, f"commits wait for {names}")
 
 
 def _connections(name: str, facts: Any) -> Finding:
@@ -157,24 +159,12 @@ def _connections(name: str, facts: Any) -> Finding:
     detail = f"{free} of {facts['allowed']} are free, an agent takes up to {CONNECTIONS_AN_AGENT}"
     name = f"{name}: connections"
     if free < CONNECTIONS_AN_AGENT:
-        return _bad(name, detail, "raise max_connections, or end what holds them (pg_stat_activity)")
-    return _good(name, f"{detail}: room for {free // CONNECTIONS_AN_AGENT} more")
+        return problem(name, detail, "raise max_connections, or end what holds them (pg_stat_activity)")
+    return good(name, f"{detail}: room for {free // CONNECTIONS_AN_AGENT} more")
 
 
 def _clock(name: str, apart_s: float) -> Finding:
     detail = f"{abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} this machine"
     if abs(apart_s) > CLOCKS_APART_MAX_S:
-        return _note(f"{name}: clock", detail, "let both follow a time server (chrony, systemd-timesyncd)")
-    return _good(f"{name}: clock", detail)
-
-
-def _good(name: str, detail: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.GOOD, detail=detail)
-
-
-def _note(name: str, detail: str, fix: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.NOTE, detail=detail, fix=fix)
-
-
-def _bad(name: str, detail: str, fix: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.PROBLEM, detail=detail, fix=fix)
+        return note(f"{name}: clock", detail, "let both follow a time server (chrony, systemd-timesyncd)")
+    return good(f"{name}: clock", detail)
