@@ -14,7 +14,7 @@ import pytest_asyncio
 from amble.adapters.postgres import fingerprints, fingerprints_build
 from amble.adapters.postgres.check import PostgresCheck
 from amble.adapters.postgres.connection import connect
-from amble.adapters.postgres.fingerprints import Document, home_of, keys_by_server, signed
+from amble.adapters.postgres.fingerprints import Document, home_of, keys_by_server
 from amble.adapters.postgres.fingerprints_build import build_index
 from amble.adapters.postgres.migrations import available, migrate
 from amble.adapters.postgres.placement import set_up_servers
@@ -26,7 +26,7 @@ from amble.adapters.postgres.store import PostgresStore
 from amble.adapters.system import SystemClock
 from amble.domain.attempt import LeaseKey
 from amble.domain.decision import Reason
-from amble.domain.digest import fine_keys
+from amble.domain.digest import fine_keys, signed
 from amble.domain.errors import StoreBroken, StoreUnavailable
 from amble.domain.fetched import BodyRef
 from amble.domain.frontier import Applied, Complete

@@ -25,6 +25,19 @@ _PART_BITS = 12
 _REST_BITS = 64 - _BLOCK_BITS
 
 
+_64_BITS = (1 << 64) - 1
+
+
+def signed(fingerprint: int) -> int:
+    """A fingerprint as databases keep 64 bits: with a sign."""
+    return fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint
+
+
+def unsigned(fingerprint: int) -> int:
+    """A fingerprint that a database kept with a sign; others stay as they are."""
+    return fingerprint & _64_BITS
+
+
 def distance(one: int, other: int) -> int:
     """Number of bits, 0 to 64, in which two 64-bit fingerprints differ."""
     return (one ^ other).bit_count()

@@ -19,7 +19,7 @@ from amble.adapters.postgres.statements import NEAR
 from amble.adapters.sql import tally
 from amble.adapters.sql.lines import capture_line
 from amble.domain.decision import Reason
-from amble.domain.digest import NEAR_DUPLICATE_BITS_MAX, fine_keys
+from amble.domain.digest import NEAR_DUPLICATE_BITS_MAX, fine_keys, unsigned
 from amble.domain.frontier import NEAR_DUPLICATE, Candidate
 from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState
 from amble.domain.report import Capture
@@ -109,39 +109,32 @@ SAMPLES: Final = 5
 # Rows of the index, and documents that were withheld, that are looked at together.
 PIECE: Final = 2_000
 
+# Whether a URL is published as it was last completed.
+_AS_LAST = " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened)"
+_NOW: Final = f"EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id{_AS_LAST})"
+_INDEXED_NOW: Final = f"EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.indexed{_AS_LAST})"
 _ENTRIES: Final = (
     "SELECT n.url_id, n.fingerprint, n.keys, n.attempt, u.attempt, u.state, u.fingerprint, o.key || u.path,"
-    " EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.attempt ="
-    " (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
-    " FROM near n LEFT JOIN (url u JOIN origin o ON o.id = u.id >> 36) ON u.id = n.url_id"
+    f" {_NOW} FROM near n LEFT JOIN (url u JOIN origin o ON o.id = u.id >> 36) ON u.id = n.url_id"
     " WHERE n.url_id > $1 ORDER BY n.url_id LIMIT $2"
 )
-_MISSING: Final = (
-    "SELECT u.id, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
-    " WHERE u.id > $1 AND u.state = 4 AND EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.indexed"
-    " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
-    " AND NOT EXISTS (SELECT 1 FROM near n WHERE n.url_id = u.id AND n.fingerprint = u.fingerprint)"
-    " ORDER BY u.id LIMIT $2"
-)
-_INDEXED: Final = (
+_INDEXED_URLS: Final = (
     "SELECT u.id, u.fingerprint, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
-    " WHERE u.id > $1 AND u.state = 4 AND EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id AND p.indexed"
-    " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
-    " ORDER BY u.id LIMIT $2"
+    f" WHERE u.id > $1 AND u.state = 4 AND {_INDEXED_NOW}"
 )
-_PUBLISHED: Final = (
-    "SELECT u.fingerprint FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE o.key = $1 AND u.path = $2"
-    " AND (EXISTS (SELECT 1 FROM publication p WHERE p.url_id = u.id"
-    " AND p.attempt = (SELECT max(m.attempt) FROM manifest m WHERE m.url_id = u.id AND m.opened))"
-    " OR (SELECT count(*) FROM manifest m WHERE m.url_id = u.id AND m.opened) > 1)"
+_INDEXED: Final = f"{_INDEXED_URLS} ORDER BY u.id LIMIT $2"
+_MISSING: Final = (
+    f"{_INDEXED_URLS} AND NOT EXISTS (SELECT 1 FROM near n WHERE n.url_id = u.id AND n.fingerprint = u.fingerprint)"
+    " ORDER BY u.id LIMIT $2"
 )
 _WITHHELD: Final = (
     "SELECT u.id, u.fingerprint, u.detail, o.key || u.path FROM url u JOIN origin o ON o.id = u.id >> 36"
     " WHERE u.id > $1 AND u.state = 4 AND u.reason = $3 ORDER BY u.id LIMIT $2"
 )
-_VISITS: Final = (
-    "SELECT count(*) FROM manifest m JOIN origin o ON o.id = m.url_id >> 36 JOIN url u ON u.id = m.url_id"
-    " WHERE o.key = $1 AND u.path = $2 AND m.opened"
+# The fingerprint of a URL, whether it is published as it was last completed, and how often it was carried to COMPLETE.
+_STANDING: Final = (
+    f"SELECT u.fingerprint, {_NOW}, (SELECT count(*) FROM manifest m WHERE m.url_id = u.id AND m.opened)"
+    " FROM url u JOIN origin o ON o.id = u.id >> 36 WHERE o.key = $1 AND u.path = $2"
 )
 _ALONE: Final = (
     "SELECT NOT EXISTS (SELECT 1 FROM server WHERE number > 0)"
@@ -149,7 +142,6 @@ _ALONE: Final = (
     " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = 'near_built_to')"
 )
 _32_BITS: Final = (1 << 32) - 1
-_64_BITS: Final = (1 << 64) - 1
 _decode_candidates = Decoder(list[Candidate]).decode
 
 
@@ -229,15 +221,20 @@ class PostgresCheck(PostgresReports):
         """The fingerprint of a canonical URL that is published as it was last completed or was visited more than once, and
         how often it was.
         """
+        fingerprint, published, visits = self._standing(url)
+        return (fingerprint, visits) if published or visits > 1 else None
+
+    def _standing(self, url: str) -> tuple[int, bool, int]:
+        """The row of _STANDING; of a URL that is not here, that it is not published and was never visited."""
         slash = url.find("/", url.find("://") + 3)
-        rows = self.ask(_PUBLISHED, url[:slash], url[slash:])
-        return None if not rows else (int(rows[0][0] or 0), self._visits(url))
+        rows = self.ask(_STANDING, url[:slash], url[slash:])
+        return (int(rows[0][0] or 0), bool(rows[0][1]), int(rows[0][2])) if rows else (0, False, 0)
 
     def entries(self) -> Iterator[str]:
         """What is in the index of near-duplicates. Of what is under way, or ended otherwise, an entry may be left."""
         for rows in self._pieces(_ENTRIES):
             for url_id, fingerprint, keys, attempt, at_attempt, state, own, name, published in rows:
-                if not {key & _32_BITS for key in keys} <= set(fine_keys(fingerprint & _64_BITS)):
+                if not {key & _32_BITS for key in keys} <= set(fine_keys(unsigned(fingerprint))):
                     yield f"{name or url_id} is in the index of near-duplicates under keys of another text"
                 settled = state == UrlState.COMPLETE and attempt == at_attempt
                 if settled and not (published and own == fingerprint):
@@ -248,20 +245,15 @@ class PostgresCheck(PostgresReports):
         if not self.ask(_ALONE)[0][0]:
             return
         for rows in self._pieces(_MISSING):
-            for _, name in rows:
+            for _, _, name in rows:
                 yield f"{name} is published and not in the index of near-duplicates"
         for rows in self._pieces(_WITHHELD, NEAR_DUPLICATE):
             asks = [(place, row[0], row[1], keys_by_server(row[1], [0])[0]) for place, row in enumerate(rows)]
             near = {row[0] for row in self.ask(NEAR["look"], *columns(asks), NEAR_DUPLICATE_BITS_MAX)}
             for place, (_, _, detail, name) in enumerate(rows):
                 # Its twin may have been visited again since, and found to be another text.
-                if place not in near and self._visits((detail or "").rpartition(" ")[2]) < 2:
+                if place not in near and self._standing((detail or "").rpartition(" ")[2])[2] < 2:
                     yield f"{name} is withheld as a near-duplicate, but no published document is near it ({detail})"
-
-    def _visits(self, url: str) -> int:
-        """How often a URL was carried to COMPLETE."""
-        slash = url.find("/", url.find("://") + 3)
-        return int(self.ask(_VISITS, url[:slash], url[slash:])[0][0])
 
     def _tallies(self) -> Iterator[str]:
         kept = {

@@ -24,7 +24,7 @@ from amble.adapters.postgres.servers_link import Link
 from amble.adapters.postgres.sharing import Share, Troubles
 from amble.adapters.postgres.standing import UNKNOWN, Standing, Standings
 from amble.adapters.postgres.statements import NEAR
-from amble.domain.digest import NEAR_DUPLICATE_BITS_MAX, fine_keys
+from amble.domain.digest import NEAR_DUPLICATE_BITS_MAX, fine_keys, signed, unsigned
 from amble.domain.errors import StoreUnavailable
 from amble.domain.frontier import NEAR_DUPLICATE, Complete, near_detail
 
@@ -75,11 +75,6 @@ class _Verdict(NamedTuple):
     wait: bool = False
 
 
-def signed(fingerprint: int) -> int:
-    """64 bits as a bigint keeps them."""
-    return fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint
-
-
 def home_of(key: int, servers: list[int]) -> int:
     """The server of a key: with one server more, only its share of the keys changes place.
 
@@ -91,7 +86,7 @@ def home_of(key: int, servers: list[int]) -> int:
 
 def keys_by_server(fingerprint: int, servers: list[int]) -> dict[int, str]:
     """The keys of a signed fingerprint as literals of integer arrays, by the server that each has."""
-    keys = fine_keys(fingerprint & (1 << 64) - 1)
+    keys = fine_keys(unsigned(fingerprint))
     homes: dict[int, list[int]] = {}
     for key in keys:
         home = servers[0] if len(servers) == 1 else home_of(key, servers)

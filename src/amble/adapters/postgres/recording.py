@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec.msgpack import Encoder
 
 from amble.adapters.postgres.books import Books, plain
-from amble.adapters.postgres.fingerprints import signed
 from amble.adapters.postgres.holding import decide_robots, release
 from amble.adapters.postgres.rows import ANSWER, END, FLIGHT, ManifestRow, Parse, UrlRow
 from amble.adapters.sql import tally
 from amble.domain.attempt import UrlKind
 from amble.domain.decision import Category
+from amble.domain.digest import signed
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.frontier import (
     Applied,

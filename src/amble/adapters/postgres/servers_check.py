@@ -14,9 +14,10 @@ from typing import Final
 from amble.adapters.postgres.check import PostgresCheck
 from amble.adapters.postgres.fingerprints import keys_by_server
 from amble.adapters.postgres.servers_reports import ServersReports
-from amble.domain.digest import near_duplicates
+from amble.domain.digest import near_duplicates, unsigned
 from amble.domain.errors import StoreUnavailable
 from amble.domain.report import Capture
+from amble.domain.url import split
 
 _LIVES_HERE: Final = "SELECT partition FROM partition WHERE NOT arriving ORDER BY partition"
 _MOVES: Final = "SELECT partition FROM relocation"
@@ -28,7 +29,6 @@ _WAITS: Final = (
 )
 _NEAR_HERE: Final = "SELECT url_id, fingerprint, keys FROM near WHERE url_id = ANY($1::bigint[])"
 _BUILT: Final = "SELECT NOT EXISTS (SELECT 1 FROM meta WHERE name = 'near_built_to')"
-_64_BITS: Final = (1 << 64) - 1
 
 
 class ServersCheck(ServersReports):
@@ -88,7 +88,7 @@ class ServersCheck(ServersReports):
 
     def is_known(self, url: str) -> bool:
         """Whether a canonical URL is in the fleet, or on its way through it; of a server that is away it may be."""
-        number = self._server_of.get(self._map.of(url[: url.find("/", url.find("://") + 3)]))
+        number = self._server_of.get(self._map.of(split(url)[0]))
         if number is None or number not in self.checks:
             return True
         home = self.checks[number]
@@ -192,5 +192,5 @@ class ServersCheck(ServersReports):
         for check in self.checks.values():
             if (standing := check.published(url)) is not None:
                 own, visits = standing
-                return visits > 1 or near_duplicates(own & _64_BITS, fingerprint & _64_BITS)
+                return visits > 1 or near_duplicates(unsigned(own), unsigned(fingerprint))
         return False

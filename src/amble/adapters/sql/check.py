@@ -14,10 +14,11 @@ from msgspec.msgpack import Decoder
 from amble.adapters.sql import tally
 from amble.adapters.sql.connection import Database
 from amble.adapters.sql.lines import capture_line
-from amble.adapters.sql.near import NearIndex, unsigned
+from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.near_check import index_problems, is_built
 from amble.adapters.sql.reports import SqliteReports
 from amble.domain.decision import Reason
+from amble.domain.digest import unsigned
 from amble.domain.errors import StoreBroken
 from amble.domain.frontier import Candidate
 from amble.domain.lifecycle import FINAL, IN_FLIGHT, UrlState

@@ -9,6 +9,7 @@ from msgspec.msgpack import Decoder
 
 from amble.adapters.sql import tally
 from amble.domain.decision import Reason
+from amble.domain.digest import unsigned
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.lifecycle import IN_FLIGHT, UrlState
 from amble.domain.report import Capture, FetchLine, ManifestLine, OriginLine, PublicationLine, Status, UrlLine
@@ -110,7 +111,7 @@ def publication_line(row: Any, *, found_on: str) -> PublicationLine:
         text=_ref(text_ref),
         title=title,
         content_kind=content_kind,
-        fingerprint=(fingerprint or 0) & 0xFFFF_FFFF_FFFF_FFFF,
+        fingerprint=unsigned(fingerprint or 0),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from amble.adapters.sql.connection import Database
 from amble.adapters.sql.statements import load
-from amble.domain.digest import PAIR, coarse_keys, first_near
+from amble.domain.digest import PAIR, coarse_keys, first_near, unsigned
 
 _SQL: Final = load("near")
 _PARTS, _LAST_PART, _PUT, _DROP, _URL = (_SQL[name] for name in ("parts", "last_part", "put", "drop", "url"))
@@ -24,7 +24,6 @@ PART_BITS: Final = 24
 # A part of a key holds no more, so that one text on many pages never makes one row long. Bytes.
 PART_BYTES_MAX: Final = 2_048
 _ENTRY: Final = PAIR
-_64_BITS: Final = (1 << 64) - 1
 # Documents entered in one transaction when an older file is opened.
 BUILD_AT_ONCE: Final = 100_000
 
@@ -34,16 +33,6 @@ Entry = tuple[int, int]  # (fingerprint, url id)
 def entries(documents: bytes) -> Iterator[Entry]:
     """The documents of one row."""
     return _ENTRY.iter_unpack(documents)
-
-
-def unsigned(fingerprint: int) -> int:
-    """A fingerprint as 64 bits, which SQLite keeps with a sign."""
-    return fingerprint & _64_BITS
-
-
-def signed(fingerprint: int) -> int:
-    """64 bits as SQLite keeps them."""
-    return fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint
 
 
 class NearIndex:

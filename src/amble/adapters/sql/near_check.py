@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from amble.adapters.sql.connection import Database
-from amble.adapters.sql.near import PART_BITS, entries, unsigned
-from amble.domain.digest import coarse_keys
+from amble.adapters.sql.near import PART_BITS, entries
+from amble.domain.digest import coarse_keys, unsigned
 
 SAMPLES = 5
 _ROWS_AT_ONCE = 10_000

@@ -10,10 +10,11 @@ from amble.adapters.sql.gatekeeping import robots_without_answer
 from amble.adapters.sql.holding import Held, Holding
 from amble.adapters.sql.identity import SLOT_BITS
 from amble.adapters.sql.ledger import Origin
-from amble.adapters.sql.near import NearIndex, signed, unsigned
+from amble.adapters.sql.near import NearIndex
 from amble.adapters.sql.statements import load
 from amble.domain.attempt import LeaseKey, UrlKind
 from amble.domain.decision import Category
+from amble.domain.digest import signed, unsigned
 from amble.domain.fetched import BodyRef, Fetched
 from amble.domain.frontier import (
     NEAR_DUPLICATE,
