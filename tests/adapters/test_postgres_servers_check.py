@@ -13,12 +13,8 @@ from amble.adapters.postgres.relocation import Relocation
 from amble.adapters.postgres.servers import PostgresServers
 from amble.adapters.postgres.servers_check import ServersCheck
 from amble.adapters.postgres.servers_partitions import ServersPartitions
-from amble.domain.attempt import Edge, Lease, RobotsState, UrlKind
+from amble.domain.attempt import Edge
 from amble.domain.errors import StoreUnavailable
-from amble.domain.fetched import BodyRef
-from amble.domain.frontier import Complete, RecordParsed
-from amble.domain.robots import RobotsOutcome
-from amble.ports import Frontier
 from tests.support import servers as s
 from tests.support.postgres import FreshDatabase
 
@@ -26,18 +22,6 @@ T = TypeVar("T")
 GONE = "postgresql://nobody@127.0.0.1:1/none"
 TEXT = 0x0123_4567_89AB_CDEF
 LINK = "/found/here"
-
-
-async def finish(frontier: Frontier, held: Lease, text: int) -> None:
-    await frontier.record_parsed(RecordParsed(held.key, 1, BodyRef(1, 900, 40), 0, "html"))
-    robots = RobotsState(int(RobotsOutcome.ALLOW_ALL)) if held.kind == UrlKind.ROBOTS else None
-    publish = held.kind == UrlKind.PAGE
-    await frontier.complete(
-        Complete(
-            held.key, 1, publish, fingerprint=text if publish else 0, near=publish, robots=robots,
-            robots_ttl_ms=3_600_000,
-        )
-    )  # fmt: skip
 
 
 @pytest_asyncio.fixture
@@ -55,7 +39,7 @@ async def dsns(fresh_database: FreshDatabase) -> AsyncIterator[list[str]]:
             (held,) = await s.lease(frontier, partition, 1)
             await s.reserve(frontier, held, 1)
             await s.record(frontier, held)
-            await finish(frontier, held, text)
+            await s.finish(frontier, held, text=text)
             await s.rows(dsns[partition], "UPDATE origin SET next_start = 0, wake_at = 0")
     link = s.page(s.site_in(1), LINK, Edge.ANCHOR)
     await s.admit(servers.frontier(0), link, partition=0)

@@ -99,10 +99,20 @@ async def record(frontier: Frontier, held: Lease, fetched: Fetched | None = None
     return await frontier.record_fetched(RecordFetched(held.key, fetched or answer(), EFFECT, 600_000))
 
 
-async def finish(frontier: Frontier, held: Lease, links: int = 0) -> None:
-    """From FETCHED to COMPLETE; a robots.txt allows all."""
+async def finish(frontier: Frontier, held: Lease, links: int = 0, *, text: int = 0) -> None:
+    """From FETCHED to COMPLETE; a robots.txt allows all. `text`: the fingerprint of a page, whose like are withheld."""
     await frontier.record_parsed(RecordParsed(held.key, 1, BodyRef(1, 900, 40), links, "html"))
     robots = RobotsState(int(RobotsOutcome.ALLOW_ALL)) if held.kind == UrlKind.ROBOTS else None
+    page = held.kind == UrlKind.PAGE
+    near = page and text != 0
     await frontier.complete(
-        Complete(held.key, 1, held.kind == UrlKind.PAGE, robots=robots, robots_ttl_ms=3_600_000)
+        Complete(
+            held.key,
+            1,
+            page,
+            fingerprint=text if near else 0,
+            near=near,
+            robots=robots,
+            robots_ttl_ms=3_600_000,
+        )
     )
